@@ -1,0 +1,37 @@
+"""Make modules and module_utils importable as Ansible does, and run a module in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+sys.path[:0] = [str(ROOT / folder) for folder in ("library", "filter_plugins", "action_plugins")]
+
+RunModule = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run_module(capsys: pytest.CaptureFixture[str]) -> RunModule:
+    """Call `run_module(module, args, check=False)`: its main() under these arguments, its JSON result back.
+
+    A failed module's result holds `failed: true`, as Ansible would report it.
+    """
+
+    def run(module: Any, args: dict[str, Any], check: bool = False, diff: bool = False) -> dict[str, Any]:
+        capsys.readouterr()
+        with patch_module_args({**args, "_ansible_check_mode": check, "_ansible_diff": diff}), pytest.raises(SystemExit):
+            module.main()
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
+
+    return run

@@ -1,0 +1,69 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are either whole or absent: write aside, fsync, rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+STATE_ROOT = "/var/lib/sparklanes"
+LOG_ROOT = "/var/log/sparklanes"
+
+
+def read_json(path: str | Path) -> dict[str, Any] | None:
+    """The JSON object in `path`, or None where there is none or it can't be read as one.
+
+    A file of ours is renamed into place, so a broken one was made by something else; the
+    caller treats it as absent and says so by what then is missing.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as stream:
+            data = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def write_atomically(path: str | Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Give `path` this content: a reader sees the old file or the whole new one, also after a power cut."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        Path(aside).rename(target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def as_json(data: Any) -> str:
+    """The one spelling of JSON that we write and hash: sorted keys, two spaces, a final newline."""
+    return json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_json(path: str | Path, data: Any, mode: int = 0o600) -> bool:
+    """Write `data` atomically; False (and nothing touched) where the file already holds it."""
+    content = as_json(data)
+    target = Path(path)
+    try:
+        if target.read_text(encoding="utf-8") == content and target.stat().st_mode & 0o777 == mode:
+            return False
+    except (OSError, ValueError):
+        pass
+    write_atomically(target, content, mode)
+    return True

@@ -82,7 +82,9 @@ def parse_inspect(text: str) -> list[Container]:
     for entry in json.loads(text or "[]"):
         config, host, state = entry.get("Config") or {}, entry.get("HostConfig") or {}, entry.get("State") or {}
         devices = [str(device.get("PathOnHost", "")) for device in host.get("Devices") or []]
-        asked = [cap for request in host.get("DeviceRequests") or [] for caps in request.get("Capabilities") or [] for cap in caps]
+        asked = [
+            cap for request in host.get("DeviceRequests") or [] for caps in request.get("Capabilities") or [] for cap in caps
+        ]
         made.append(
             Container(
                 id=str(entry.get("Id", "")),

@@ -1,0 +1,288 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Gates A and B as rules: from what each Spark reported to checks.
+
+Gate A runs while the old lane still serves: it proves that everything the new release needs
+is there, on every rank, before anything is stopped. Gate B runs after the stop: it proves
+that nothing of the old ranks is left and that there is room. A host that did not report
+is a failed row, never a gap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.sparklanes.checks import Check, judged
+from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
+
+GIB = 1024**3
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)i?b?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+Facts = Mapping[str, Any]
+
+
+def size_bytes(text: str | int | None) -> int:
+    """Docker's spelling of a size (`2g`, `64m`, `10gb`, 1024) in bytes; 0 for none."""
+    if text is None or text == "":
+        return 0
+    match = _SIZE.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"size {text!r}: expected a number with an optional unit k, m, g or t")
+    return int(float(match["number"]) * _UNITS[match["unit"].lower()])
+
+
+def reachable(hosts: Sequence[str], facts: Mapping[str, Facts | None]) -> list[Check]:
+    return [
+        judged(
+            "NODE.REACHABLE",
+            host,
+            facts.get(host) is not None,
+            "answers" if facts.get(host) is not None else "no answer over ssh",
+            "answers",
+            f"Look at {host}: power, management network, ssh. Nothing was stopped or changed.",
+        )
+        for host in hosts
+    ]
+
+
+def docker(host: str, facts: Facts) -> Check:
+    engine = facts.get("docker") or {}
+    error = engine.get("error") or ("" if engine.get("version") else "not measured")
+    return judged(
+        "NODE.DOCKER", host, not error, error or f"Docker {engine.get('version')}", "a daemon that answers",
+        f"On {host}: systemctl status docker; journalctl -u docker.",
+    )  # fmt: skip
+
+
+def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool = False) -> Check:
+    why = refusal(Transaction.from_dict(facts.get("transaction")), transaction, now, break_lock)
+    return judged("LOCK.FREE", host, not why, why or "free", "free", "")
+
+
+def deaths(host: str, facts: Facts) -> Check:
+    state = DeploymentState.from_dict(facts.get("deployment_state"))
+    return judged(
+        "DEATHS.EXPLAINED", host, not state.waits_for_a_person(),
+        f"{len(state.deaths)} unexplained" + (f" (last: {state.deaths[-1]})" if state.deaths else ""), "fewer than 2",
+        "Read the saved logs, then launch with -e launch_forget_deaths=true.",
+    )  # fmt: skip
+
+
+def strangers(host: str, facts: Facts) -> Check:
+    """GPU containers that sparklanes did not start: named, refused, never stopped from here."""
+    found = [
+        f"{box['name']} ({box['image']})"
+        for box in facts.get("containers") or []
+        if box.get("running") and box.get("uses_gpu") and not box.get("deployment")
+    ]
+    return judged(
+        "CONTAINER.FOREIGN", host, not found, ", ".join(found) or "none", "none",
+        f"Stop it by hand if it may go (docker stop -t 30 NAME on {host}); sparklanes only stops what it started.",
+    )  # fmt: skip
+
+
+def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployment: str, stopped: bool) -> list[Check]:
+    """Each wanted port is free; before the stop it may still be held by a rank of this deployment itself."""
+    made = []
+    for want in wanted:
+        holders = [
+            entry
+            for entry in facts.get("listeners") or []
+            if int(entry["port"]) == int(want["port"]) and _meets(str(entry["address"]), str(want.get("address") or "*"))
+        ]
+        bad = [entry for entry in holders if stopped or entry.get("deployment") != deployment]
+        names = ", ".join(
+            f"container {entry['container']}"
+            if entry.get("container")
+            else f"process {entry.get('process') or '?'} (pid {entry.get('pid')})"
+            for entry in bad
+        )
+        what = f"{want['purpose']} port {want['port']}"
+        made.append(
+            judged(
+                "PORT.FREE",
+                host,
+                not bad,
+                f"{what}: {'held by ' + names if bad else 'free'}",
+                "free",
+                f"End the holder on {host}, or choose another port for the lane (lane_port, lane_master_port).",
+            )  # fmt: skip
+        )
+    return made
+
+
+def _meets(held: str, wanted: str) -> bool:
+    return "*" in (held, wanted) or wanted == "0.0.0.0" or held == wanted
+
+
+def image(host: str, facts: Facts, reference: str) -> Check:
+    digests = facts.get("image")
+    digest = reference.rpartition("@")[2]
+    found = "not on this Spark" if digests is None else ", ".join(digests) or "no digest recorded"
+    ok = digests is not None and any(entry.rpartition("@")[2] == digest for entry in digests)
+    return judged(
+        "IMAGE.DIGEST", host, ok, digest[:19] if ok else found, reference, "Run site.yml, which pulls and verifies the image."
+    )
+
+
+def staged(host: str, id_: str, what: str, facts: Facts | None) -> Check:
+    """`facts` is the check-mode result of a staging module: it would change nothing where everything is in place."""
+    if facts is None:
+        return judged(id_, host, None, "not measured", f"{what} staged and verified", "Run site.yml.")
+    failed = bool(facts.get("failed"))
+    pending = facts.get("actions") or []
+    found = facts.get("msg", "") if failed else "; ".join(pending) or f"{what} staged and verified"
+    return judged(
+        id_, host, not failed and not facts.get("changed"), found, f"{what} staged and verified", "Run site.yml, which stages it."
+    )
+
+
+def peers(host: str, facts: Facts, names: Mapping[str, str]) -> list[Check]:
+    """One ping over the chosen fabric interface to every other rank. `names` maps fabric address → host."""
+    answers = facts.get("peers") or {}
+    return [
+        judged(
+            "FABRIC.PEER",
+            host,
+            answers.get(address),
+            f"{name} ({address}): {'answers' if answers.get(address) else 'no answer'}",
+            "answers over the fabric",
+            f"Look at the cable, the address and the MTU between {host} and {name}.",
+        )  # fmt: skip
+        for address, name in names.items()
+        if name != host
+    ]
+
+
+def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[Check]:
+    """With the host's IPC namespace a rank uses the Spark's /dev/shm; Docker's own shm size is ignored then."""
+    if options.get("ipc") != "host":
+        return []
+    wanted = size_bytes(options.get("shm_size"))
+    total = facts.get("shm_total_bytes")
+    return [
+        judged(
+            "MEMORY.SHM",
+            host,
+            None if total is None else int(total) >= wanted,
+            "not measured" if total is None else f"/dev/shm of {int(total) / GIB:.2f} GiB",
+            f"≥ {wanted / GIB:.2f} GiB",
+            f"On {host}: mount -o remount,size={options.get('shm_size')} /dev/shm, and the same in /etc/fstab.",
+        )  # fmt: skip
+    ]
+
+
+def gate_a(
+    hosts: Sequence[str],
+    facts: Mapping[str, Facts | None],
+    specs: Mapping[str, Mapping[str, Any]],
+    staging: Mapping[str, Mapping[str, Facts | None]],
+    transaction: str,
+    now: float,
+    addresses: Mapping[str, str],
+    break_lock: bool = False,
+) -> list[Check]:
+    """Everything that can be known before the stop.
+
+    hosts: the ranks in order. facts: `readiness_info` of each, None where a host did not answer.
+    specs: the rendered rank spec of each. staging: per host, check-mode results of the staging modules by check id.
+    addresses: fabric address → host, of all ranks.
+    """
+    made = reachable(hosts, facts)
+    for host in hosts:
+        known, spec = facts.get(host), specs[host]
+        if known is None:
+            continue
+        made.append(docker(host, known))
+        made.append(lock(host, known, transaction, now, break_lock))
+        made.append(deaths(host, known))
+        made.append(strangers(host, known))
+        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
+        made.append(image(host, known, str(spec["image"])))
+        made += [
+            staged(host, id_, what, (staging.get(host) or {}).get(id_)) for id_, what in STAGED if id_ in staging.get(host, {})
+        ]
+        made += peers(host, known, addresses)
+        made += shared_memory(host, known, spec.get("options") or {})
+    return made
+
+
+STAGED = (("WEIGHTS.STAGED", "weights"), ("DRAFTER.STAGED", "drafter"), ("OVERLAYS.STAGED", "overlays"))
+
+
+def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ports that this rank's engine will bind: the API and the rendezvous, both on rank 0 alone."""
+    if int(spec["rank"]) != 0:
+        return []
+    wanted = [{"purpose": "API", **{"address": spec["api"]["host"], "port": spec["api"]["port"]}}]
+    if int(spec["world_size"]) > 1 and spec.get("master"):
+        # The rendezvous listens on every interface, whatever address it is given.
+        wanted.append({"purpose": "rendezvous", "address": "*", "port": spec["master"]["port"]})
+    return wanted
+
+
+def gate_b(
+    hosts: Sequence[str], facts: Mapping[str, Facts | None], specs: Mapping[str, Mapping[str, Any]], min_free_gib: float
+) -> list[Check]:
+    """After the stop: nothing of the old ranks left, ports and GPU free, memory there."""
+    made = reachable(hosts, facts)
+    for host in hosts:
+        known, spec = facts.get(host), specs[host]
+        if known is None:
+            continue
+        left = [box["name"] for box in known.get("containers") or [] if box.get("deployment") == spec["deployment"]]
+        made.append(
+            judged(
+                "RANK.STOPPED",
+                host,
+                not left,
+                ", ".join(left) or "no rank left",
+                "no rank left",
+                f"Look at {host}: docker ps -a.",
+            )
+        )
+        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=True)
+        if (spec.get("options") or {}).get("gpus"):
+            made.append(gpu_idle(host, known))
+        free = (known.get("memory") or {}).get("MemFree")
+        made.append(
+            judged(
+                "MEMORY.FREE",
+                host,
+                None if free is None else float(free) >= min_free_gib * GIB,
+                "not measured" if free is None else f"{float(free) / GIB:.1f} GiB free",
+                f"≥ {min_free_gib:g} GiB free",
+                f"Look for large processes on {host}. If page cache was flushed and memory is still short, it is fragmented or held "
+                "by the driver: reboot the Spark.",
+            )  # fmt: skip
+        )
+    return made
+
+
+def gpu_idle(host: str, facts: Facts) -> Check:
+    gpu = facts.get("gpu") or {}
+    processes = gpu.get("processes")
+    if gpu.get("error") or processes is None:
+        return judged("GPU.IDLE", host, None, gpu.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
+    names = ", ".join(f"{entry['name']} (pid {entry['pid']})" for entry in processes)
+    return judged(
+        "GPU.IDLE", host, not processes, names or "no compute process", "no compute process",
+        f"Something still holds the GPU of {host}; end it by hand, by its pid.",
+    )  # fmt: skip
+
+
+def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release: str) -> list[Check]:
+    """Every rank's container runs this release. /health is no answer to this: it stays 200 over a dead worker."""
+    made = []
+    for host in hosts:
+        rank = ranks.get(host)
+        if rank is None:
+            made.append(judged("RANK.ALIVE", host, None, "no answer over ssh", "runs", f"Look at {host}."))
+            continue
+        ok = bool(rank.get("running")) and rank.get("release") == release
+        found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
+        made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))
+    return made

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes import containers, readiness
+from ansible.module_utils.sparklanes.checks import Check, verdict
+from ansible.module_utils.sparklanes.listeners import parse_ss
+from conftest import FIXTURES
+
+GIB = 1024**3
+HOSTS = ["s1", "s2"]
+IMAGE = "registry/engine@sha256:" + "a" * 64
+
+
+def spec(rank: int) -> dict[str, Any]:
+    return {
+        "deployment": "sparks",
+        "rank": rank,
+        "world_size": 2,
+        "image": IMAGE,
+        "api": {"host": "10.0.0.1", "port": 8000},
+        "master": {"host": "10.1.0.1", "port": 29500},
+        "options": {"ipc": "host", "shm_size": "2g", "gpus": None},
+    }
+
+
+SPECS = {"s1": spec(0), "s2": spec(1)}
+ADDRESSES = {"10.1.0.1": "s1", "10.1.0.2": "s2"}
+
+
+def facts(**more: Any) -> dict[str, Any]:
+    return {
+        "docker": {"version": "28.0"},
+        "containers": [],
+        "listeners": [],
+        "gpu": {"present": False, "processes": None, "error": "nvidia-smi is not installed"},
+        "memory": {"MemFree": 100 * GIB},
+        "shm_total_bytes": 4 * GIB,
+        "image": [IMAGE],
+        "peers": {"10.1.0.1": True, "10.1.0.2": True},
+        "transaction": {},
+        "deployment_state": {},
+        **more,
+    }
+
+
+STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
+
+
+def gate_a(known: dict[str, Any], staging: dict[str, Any] | None = None) -> dict[str, Check]:
+    """Checks by host and id; of several under one id one that failed, if any."""
+    made = readiness.gate_a(HOSTS, known, SPECS, staging or STAGED, "mine", 1000.0, ADDRESSES)
+    return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
+
+
+def test_a_ready_fleet_passes() -> None:
+    made = gate_a({host: facts() for host in HOSTS})
+    assert verdict(made.values()) == "pass"
+    assert {key.split()[1] for key in made} == {
+        "NODE.REACHABLE", "NODE.DOCKER", "LOCK.FREE", "DEATHS.EXPLAINED", "CONTAINER.FOREIGN", "PORT.FREE",
+        "IMAGE.DIGEST", "WEIGHTS.STAGED", "FABRIC.PEER", "MEMORY.SHM",
+    }  # fmt: skip
+
+
+def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None:
+    made = gate_a({"s1": facts(), "s2": None})
+    assert made["s2 NODE.REACHABLE"].status == "fail"
+    assert made["s1 IMAGE.DIGEST"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("broken", "failing", "words"),
+    [
+        ({"docker": {"error": "the Docker daemon does not answer"}}, "NODE.DOCKER", "does not answer"),
+        ({"docker": {}}, "NODE.DOCKER", "not measured"),
+        ({"image": None}, "IMAGE.DIGEST", "not on this Spark"),
+        ({"image": ["registry/engine@sha256:" + "b" * 64]}, "IMAGE.DIGEST", "bbbb"),
+        ({"peers": {"10.1.0.2": False}}, "FABRIC.PEER", "no answer"),
+        ({"peers": {}}, "FABRIC.PEER", "no answer"),
+        ({"shm_total_bytes": 62 * 1024**2}, "MEMORY.SHM", "0.06 GiB"),
+        ({"shm_total_bytes": None}, "MEMORY.SHM", "not measured"),
+        ({"deployment_state": {"deaths": ["a", "b"]}}, "DEATHS.EXPLAINED", "2 unexplained"),
+        (
+            {
+                "transaction": {
+                    "id": "t9",
+                    "phase": "boot",
+                    "controller": "desk",
+                    "opened": 1,
+                    "heartbeat": 990,
+                    "lease_seconds": 60,
+                }
+            },
+            "LOCK.FREE",
+            "t9 of desk",
+        ),
+        (
+            {"containers": [{"name": "mine", "image": "x", "running": True, "uses_gpu": True, "deployment": ""}]},
+            "CONTAINER.FOREIGN",
+            "mine (x)",
+        ),
+        (
+            {"listeners": [{"address": "*", "port": 8000, "process": "nginx", "pid": 7, "container": "", "deployment": ""}]},
+            "PORT.FREE",
+            "process nginx (pid 7)",
+        ),
+        (
+            {
+                "listeners": [
+                    {"address": "10.0.0.1", "port": 8000, "process": "x", "pid": 7, "container": "web", "deployment": ""}
+                ]
+            },
+            "PORT.FREE",
+            "container web",
+        ),
+    ],
+)
+def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: str, words: str) -> None:
+    made = gate_a({"s1": facts(**broken), "s2": facts()})
+    failed = [check for check in made.values() if check.status == "fail"]
+    assert [check.id for check in failed] == [failing]
+    assert words in failed[0].found
+
+
+def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
+    own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
+    assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
+    after = readiness.gate_b(HOSTS, {"s1": facts(listeners=[own]), "s2": facts()}, SPECS, 1.0)
+    assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
+
+
+def test_a_listener_on_another_address_is_in_nobodys_way() -> None:
+    other = {"address": "127.0.0.1", "port": 8000, "process": "x", "pid": 7, "container": "", "deployment": ""}
+    assert gate_a({"s1": facts(listeners=[other]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, {"changed": True, "actions": ["Fetch 3 files"]}, {"failed": True, "changed": False, "msg": "shard 2 is truncated"}],
+)
+def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> None:
+    staging: dict[str, Any] = {"s1": {"WEIGHTS.STAGED": result}, "s2": {"WEIGHTS.STAGED": {"changed": False}}}
+    made = gate_a({host: facts() for host in HOSTS}, staging)
+    assert made["s1 WEIGHTS.STAGED"].status == "fail"
+    assert made["s2 WEIGHTS.STAGED"].status == "pass"
+
+
+def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
+    box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
+    known = {"s1": facts(memory={"MemFree": 3 * GIB}), "s2": facts(containers=[box])}
+    made = readiness.gate_b(HOSTS, known, SPECS, 8.0)
+    assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEMORY.FREE"), ("s2", "RANK.STOPPED")}
+
+
+def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
+    asked = {host: {**SPECS[host], "options": {"gpus": "all"}} for host in HOSTS}
+    busy = facts(gpu={"present": True, "processes": [{"pid": 5, "name": "python3"}], "error": ""})
+    made = readiness.gate_b(HOSTS, {"s1": busy, "s2": facts()}, asked, 1.0)
+    failed = {check.host: check.found for check in made if check.id == "GPU.IDLE" and check.status == "fail"}
+    assert failed == {"s1": "python3 (pid 5)", "s2": "nvidia-smi is not installed"}
+
+
+def test_a_rank_counts_as_alive_only_with_the_right_release() -> None:
+    ranks = {"s1": {"running": True, "release": "a" * 12}, "s2": {"running": True, "release": "b" * 12}}
+    made = readiness.ranks_alive(HOSTS, ranks, "a" * 12)
+    assert [check.status for check in made] == ["pass", "fail"]
+    assert readiness.ranks_alive(["s1"], {"s1": None}, "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], {"s1": {"running": False}}, "a" * 12)[0].status == "fail"
+
+
+def test_listeners_of_a_real_engine() -> None:
+    found = parse_ss((FIXTURES / "listeners" / "ss-vllm-rank0.txt").read_text())
+    api = [listener for listener in found if listener.port == 18111]
+    assert [(one.address, one.process, one.pid) for one in api] == [("10.77.0.1", "vllm", 27047)]
+    assert any(listener.address == "*" for listener in found), "the rendezvous listens on every interface"
+    assert all(listener.process for listener in found)
+
+
+def test_listeners_without_owner_and_of_another_shape() -> None:
+    found = parse_ss("LISTEN 0 128 [::]:22 [::]:*\nnonsense\nLISTEN 0 128 [::ffff:10.0.0.1]:80 *:*\n")
+    assert [(one.address, one.port, one.pid) for one in found] == [("*", 22, 0), ("10.0.0.1", 80, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2g", 2 * GIB), ("64m", 64 * 1024**2), ("10gb", 10 * GIB), ("1.5 GiB", GIB * 3 // 2), (1024, 1024), (None, 0)],
+)
+def test_sizes(text: Any, size: int) -> None:
+    assert readiness.size_bytes(text) == size
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="two gig"):
+        readiness.size_bytes("two gig")
+
+
+def test_inspect_tells_ours_from_others() -> None:
+    entry = {
+        "Id": "f" * 64,
+        "Name": "/hand-made",
+        "Config": {"Image": "x", "Labels": None, "Env": ["A=1"]},
+        "HostConfig": {"NetworkMode": "host", "DeviceRequests": [{"Capabilities": [["gpu"]]}]},
+        "State": {"Running": True, "Status": "running", "ExitCode": 0},
+    }
+    box = containers.parse_inspect(json.dumps([entry]))[0]
+    assert (box.name, box.uses_gpu, box.deployment, box.host_network) == ("hand-made", True, "", True)
+    assert containers.parse_inspect("") == []
+
+
+def test_the_container_of_a_process() -> None:
+    v2 = "0::/system.slice/docker-" + "ab" * 32 + ".scope\n"
+    assert containers.container_of_cgroup(v2) == "ab" * 32
+    assert containers.container_of_cgroup("0::/user.slice\n") == ""
+
+
+def test_secrets_are_blanked_by_name() -> None:
+    assert containers.blanked("VLLM_API_KEY=s3cret", ["VLLM_API_KEY"]) == "VLLM_API_KEY=(hidden)"
+    assert containers.blanked("HF_HOME=/x", ["VLLM_API_KEY"]) == "HF_HOME=/x"

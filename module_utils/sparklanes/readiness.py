@@ -52,9 +52,13 @@ def docker(host: str, facts: Facts) -> Check:
     engine = facts.get("docker") or {}
     error = engine.get("error") or ("" if engine.get("version") else "not measured")
     return judged(
-        "NODE.DOCKER", host, not error, error or f"Docker {engine.get('version')}", "a daemon that answers",
+        "NODE.DOCKER",
+        host,
+        not error,
+        error or f"Docker {engine.get('version')}",
+        "a daemon that answers",
         f"On {host}: systemctl status docker; journalctl -u docker.",
-    )  # fmt: skip
+    )
 
 
 def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool = False) -> Check:
@@ -65,10 +69,13 @@ def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool
 def deaths(host: str, facts: Facts) -> Check:
     state = DeploymentState.from_dict(facts.get("deployment_state"))
     return judged(
-        "DEATHS.EXPLAINED", host, not state.waits_for_a_person(),
-        f"{len(state.deaths)} unexplained" + (f" (last: {state.deaths[-1]})" if state.deaths else ""), "fewer than 2",
+        "DEATHS.EXPLAINED",
+        host,
+        not state.waits_for_a_person(),
+        f"{len(state.deaths)} unexplained" + (f" (last: {state.deaths[-1]})" if state.deaths else ""),
+        "fewer than 2",
         "Read the saved logs, then launch with -e launch_forget_deaths=true.",
-    )  # fmt: skip
+    )
 
 
 def strangers(host: str, facts: Facts) -> Check:
@@ -79,9 +86,13 @@ def strangers(host: str, facts: Facts) -> Check:
         if box.get("running") and box.get("uses_gpu") and not box.get("deployment")
     ]
     return judged(
-        "CONTAINER.FOREIGN", host, not found, ", ".join(found) or "none", "none",
+        "CONTAINER.FOREIGN",
+        host,
+        not found,
+        ", ".join(found) or "none",
+        "none",
         f"Stop it by hand if it may go (docker stop -t 30 NAME on {host}); sparklanes only stops what it started.",
-    )  # fmt: skip
+    )
 
 
 def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployment: str, stopped: bool) -> list[Check]:
@@ -109,7 +120,7 @@ def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployme
                 f"{what}: {'held by ' + names if bad else 'free'}",
                 "free",
                 f"End the holder on {host}, or choose another port for the lane (lane_port, lane_master_port).",
-            )  # fmt: skip
+            )
         )
     return made
 
@@ -151,7 +162,7 @@ def peers(host: str, facts: Facts, names: Mapping[str, str]) -> list[Check]:
             f"{name} ({address}): {'answers' if answers.get(address) else 'no answer'}",
             "answers over the fabric",
             f"Look at the cable, the address and the MTU between {host} and {name}.",
-        )  # fmt: skip
+        )
         for address, name in names.items()
         if name != host
     ]
@@ -171,7 +182,7 @@ def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[C
             "not measured" if total is None else f"/dev/shm of {int(total) / GIB:.2f} GiB",
             f"≥ {wanted / GIB:.2f} GiB",
             f"On {host}: mount -o remount,size={options.get('shm_size')} /dev/shm, and the same in /etc/fstab.",
-        )  # fmt: skip
+        )
     ]
 
 
@@ -217,7 +228,7 @@ def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The ports that this rank's engine will bind: the API and the rendezvous, both on rank 0 alone."""
     if int(spec["rank"]) != 0:
         return []
-    wanted = [{"purpose": "API", **{"address": spec["api"]["host"], "port": spec["api"]["port"]}}]
+    wanted = [{"purpose": "API", "address": spec["api"]["host"], "port": spec["api"]["port"]}]
     if int(spec["world_size"]) > 1 and spec.get("master"):
         # The rendezvous listens on every interface, whatever address it is given.
         wanted.append({"purpose": "rendezvous", "address": "*", "port": spec["master"]["port"]})
@@ -257,7 +268,7 @@ def gate_b(
                 f"≥ {min_free_gib:g} GiB free",
                 f"Look for large processes on {host}. If page cache was flushed and memory is still short, it is fragmented or held "
                 "by the driver: reboot the Spark.",
-            )  # fmt: skip
+            )
         )
     return made
 
@@ -269,9 +280,13 @@ def gpu_idle(host: str, facts: Facts) -> Check:
         return judged("GPU.IDLE", host, None, gpu.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
     names = ", ".join(f"{entry['name']} (pid {entry['pid']})" for entry in processes)
     return judged(
-        "GPU.IDLE", host, not processes, names or "no compute process", "no compute process",
+        "GPU.IDLE",
+        host,
+        not processes,
+        names or "no compute process",
+        "no compute process",
         f"Something still holds the GPU of {host}; end it by hand, by its pid.",
-    )  # fmt: skip
+    )
 
 
 def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release: str) -> list[Check]:

@@ -59,9 +59,17 @@ def test_a_ready_fleet_passes() -> None:
     made = gate_a({host: facts() for host in HOSTS})
     assert verdict(made.values()) == "pass"
     assert {key.split()[1] for key in made} == {
-        "NODE.REACHABLE", "NODE.DOCKER", "LOCK.FREE", "DEATHS.EXPLAINED", "CONTAINER.FOREIGN", "PORT.FREE",
-        "IMAGE.DIGEST", "WEIGHTS.STAGED", "FABRIC.PEER", "MEMORY.SHM",
-    }  # fmt: skip
+        "NODE.REACHABLE",
+        "NODE.DOCKER",
+        "LOCK.FREE",
+        "DEATHS.EXPLAINED",
+        "CONTAINER.FOREIGN",
+        "PORT.FREE",
+        "IMAGE.DIGEST",
+        "WEIGHTS.STAGED",
+        "FABRIC.PEER",
+        "MEMORY.SHM",
+    }
 
 
 def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None:

@@ -1,0 +1,417 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Keep kernel settings and login options for good: live, in a file, and nowhere overridden."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: kernel_settings
+short_description: Keep kernel settings and systemd-logind options, live and after a reboot
+description:
+  - Takes all settings of a Spark at once, writes them to one file of ours in C(/etc/sysctl.d), sets them
+    in the running kernel and reads both back.
+  - Fails, before anything changes, where another file would win over ours at boot (C(systemd-sysctl)) or
+    when somebody runs C(sysctl --system). The two read C(/etc/sysctl.conf) differently.
+  - Can keep systemd-logind from removing the semaphores and shared memory of a user whose last session ends,
+    which kills ranks that were started over ssh. systemd-logind is told to read its files again (SIGHUP,
+    sessions stay) and asked over D-Bus whether it did.
+options:
+  settings:
+    description:
+      - Kernel settings, for example C({vm.swappiness: 10}).
+      - With none, settings are left alone and the result says what the Spark has.
+    type: dict
+    default: {}
+  watch:
+    description: Further settings to report on without changing them.
+    type: list
+    elements: str
+    default: []
+  name:
+    description:
+      - Name of our file in C(/etc/sysctl.d). The default sorts after C(99-sysctl.conf), the link to C(/etc/sysctl.conf).
+    type: str
+    default: 99-zz-sparklanes.conf
+  state:
+    description:
+      - V(absent) removes our file. Settings of the running kernel go back to what the remaining files say;
+        where none says anything they stay until the next reboot, and the result says so.
+    type: str
+    choices: [present, absent]
+    default: present
+  live:
+    description:
+      - V(false) changes neither the running kernel nor any file that is read at boot or by C(sysctl --system).
+        The file is only laid down in O(staged). For a Spark on which another lane serves.
+    type: bool
+    default: true
+  remove_ipc:
+    description:
+      - V(no) keeps a drop-in of ours that sets C(RemoveIPC=no); V(default) removes it; V(keep) leaves it alone.
+      - With O(live=false) the drop-in is still laid down, as it protects whatever runs, and never removed.
+    type: str
+    choices: ['no', default, keep]
+    default: keep
+  staged:
+    description: Folder for the file that is not live yet.
+    type: path
+    default: /etc/sparklanes/staged
+  root:
+    description: Root of the file tree, for tests and images.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    description: Says what would change; refuses what a real run would refuse.
+    support: full
+  diff_mode:
+    description: Shows the files and the live values.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: Swap little, also after a reboot, and keep the semaphores of ranks
+  kernel_settings:
+    settings:
+      vm.swappiness: 10
+    remove_ipc: 'no'
+
+- name: Lay down what the next lane needs while another one serves
+  kernel_settings:
+    settings:
+      vm.swappiness: 0
+    live: false
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or would be done in check mode, as sentences.
+  returned: always
+  type: list
+  elements: str
+live:
+  description: Value of each setting in the running kernel.
+  returned: always
+  type: dict
+file:
+  description: Path of our file and what it sets (V(null) where there is no such file).
+  returned: always
+  type: dict
+effective:
+  description: Per setting the value after the next boot (C(systemd-sysctl)) and after C(sysctl --system).
+  returned: always
+  type: dict
+winner:
+  description: Per setting the file that decides it for C(systemd-sysctl) and for C(sysctl --system).
+  returned: always
+  type: dict
+staged:
+  description: Path of the file that waits for its lane, or an empty text.
+  returned: always
+  type: str
+remove_ipc:
+  description: What systemd-logind itself says (V(yes), V(no)), or V(not running).
+  returned: always
+  type: str
+"""
+
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import sysctl
+from ansible.module_utils.sparklanes.files import write_atomically
+
+COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
+IPC_DROP_IN = "/etc/systemd/logind.conf.d/90-sparklanes.conf"
+IPC_COMMENT = (
+    "Kept by sparklanes (role spark_kernel): with RemoveIPC=yes the end of an ssh session\n"
+    "takes the semaphores and shared memory of a rank that was started in it."
+)
+
+
+class KernelSettings:
+    """The settings of one host, as asked and as found."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.params = module.params
+        self.root = Path(self.params["root"])
+        self.live: bool = self.params["live"]
+        self.wanted = {str(key): sysctl.normal_value(value) for key, value in self.params["settings"].items()}
+        self.path = f"/etc/sysctl.d/{self.params['name']}"
+        self.staged_path = f"{self.params['staged']}/{self.params['name']}"
+        self.actions: list[str] = []
+        self.changed = False
+        self.before: list[str] = []
+        self.after: list[str] = []
+
+    def fail(self, problem: str) -> NoReturn:
+        self.module.fail_json(msg=problem, actions=self.actions)
+        raise SystemExit(1)
+
+    def at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def text(self, path: str) -> str | None:
+        try:
+            return self.at(path).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def kernel(self, key: str) -> str | None:
+        """The live value, None where this kernel has no such setting."""
+        setting = self.at(f"/proc/sys/{sysctl.normal_key(key)}")
+        try:
+            value: str = sysctl.normal_value(setting.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return None
+        return value
+
+    def note(self, action: str, before: str = "", after: str = "") -> None:
+        self.changed = True
+        self.actions.append(action)
+        self.before.append(before)
+        self.after.append(after)
+
+    def validate(self) -> None:
+        name = self.params["name"]
+        if "/" in name or not name.endswith(".conf") or name.startswith("."):
+            self.fail(f"name: found {name!r}, expected a plain file name that ends in .conf, such as 99-zz-sparklanes.conf")
+        empty = [key for key, value in self.wanted.items() if not value or self.params["settings"][key] is None]
+        if empty:
+            self.fail(
+                f"settings: {', '.join(empty)} has no value. Give one, or leave the setting out to leave the Spark's own alone"
+            )
+        wrong = sysctl.out_of_range(self.wanted)
+        if wrong:
+            self.fail("; ".join(wrong))
+        unknown = [key for key in self.wanted if self.kernel(key) is None]
+        if unknown:
+            self.fail(
+                f"{', '.join(unknown)}: this kernel has no such setting (nothing under /proc/sys). Correct the name in the lane or the site's variables"
+            )
+
+    def files(self) -> list[sysctl.ConfFile]:
+        found: list[sysctl.ConfFile] = sysctl.collect(self.root, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
+        return found
+
+    # Settings of the kernel
+
+    def run(self) -> None:
+        self.validate()
+        found = self.files()
+        if self.params["state"] == "absent":
+            self.remove(found)
+        elif self.wanted:
+            text = sysctl.render(self.wanted, COMMENT)
+            lost = sysctl.overridden(sysctl.with_file(found, self.path, text), self.path, self.wanted)
+            if lost:
+                self.fail("; ".join(lost))
+            if self.live:
+                self.set_live(self.wanted)
+                self.write(self.path, text)
+                self.drop(self.staged_path, "it is live now")
+            else:
+                self.stage(text)
+        else:
+            self.leave_alone()
+        self.remove_ipc()
+
+    def stage(self, text: str) -> None:
+        """Another lane serves: neither the kernel nor a file that anything reads is touched."""
+        if self.text(self.path) == text and not self.differing(self.wanted):
+            self.drop(self.staged_path, f"{self.path} already says the same")
+            return
+        if not self.write(self.staged_path, text):
+            self.actions.append(f"{self.staged_path} waits until the lane that serves here has stopped")
+
+    def leave_alone(self) -> None:
+        ours = self.text(self.path)
+        for key in self.params["watch"]:
+            made = sysctl.winners(self.files(), key)[sysctl.AT_BOOT]
+            source = f"set by {made.path}" if made else "the kernel's own default, as no file sets it"
+            self.actions.append(f"{key} left alone, as nothing asks for a value: live {self.kernel(key)}, {source}")
+        if ours is not None:
+            self.actions.append(f"{self.path} stays from an earlier lane; spark_kernel_remove: true removes it")
+        self.drop(self.staged_path, "nothing asks for it any more")
+
+    def differing(self, wanted: dict[str, str]) -> dict[str, str | None]:
+        return {key: self.kernel(key) for key, value in wanted.items() if self.kernel(key) != value}
+
+    def set_live(self, wanted: dict[str, str]) -> None:
+        """Before the file, so that a value which the kernel refuses is never made permanent."""
+        for key, old in self.differing(wanted).items():
+            self.note(
+                f"Set {key} from {old} to {wanted[key]} in the running kernel",
+                f"{key} = {old} (live)\n",
+                f"{key} = {wanted[key]} (live)\n",
+            )
+            if self.module.check_mode:
+                continue
+            try:
+                self.at(f"/proc/sys/{sysctl.normal_key(key)}").write_text(wanted[key] + "\n", encoding="ascii")
+            except OSError as error:
+                self.fail(f"{key}: the kernel refuses {wanted[key]!r} ({error.strerror}); found {old}. No file was written")
+            if self.kernel(key) != wanted[key]:
+                self.fail(
+                    f"{key}: set to {wanted[key]}, the kernel still says {self.kernel(key)}. Something on this Spark sets it back; no file was written"
+                )
+
+    def write(self, path: str, text: str) -> bool:
+        old = self.text(path)
+        if old == text and not self.at(path).is_symlink():
+            return False
+        self.note(f"Write {path}", f"{path}:\n{old}" if old is not None else "", f"{path}:\n{text}")
+        if not self.module.check_mode:
+            write_atomically(self.at(path), text, 0o644)
+        return True
+
+    def drop(self, path: str, why: str) -> bool:
+        old = self.text(path)
+        if old is None:
+            return False
+        self.note(f"Remove {path}: {why}", f"{path}:\n{old}")
+        if not self.module.check_mode:
+            self.at(path).unlink()
+        return True
+
+    def remove(self, found: list[sysctl.ConfFile]) -> None:
+        text = self.text(self.path)
+        self.drop(self.staged_path, "asked for")
+        if text is None:
+            return
+        if not self.live:
+            self.actions.append(f"{self.path} stays while a lane serves on this Spark; launch or a later run removes it")
+            return
+        keys = [sysctl.dotted(key) for key in sysctl.read_files([sysctl.ConfFile(self.path, text)]).exact]
+        remaining = sysctl.with_file(found, self.path, None)
+        left = {key: sysctl.winners(remaining, key)[sysctl.AT_BOOT] for key in keys}
+        self.drop(self.path, "asked for")
+        self.set_live({key: made.value for key, made in left.items() if made})
+        for key in (key for key, made in left.items() if made is None):
+            self.actions.append(f"{key} stays {self.kernel(key)} until the next reboot: no remaining file sets it")
+
+    # systemd-logind
+
+    def remove_ipc(self) -> None:
+        wanted = self.params["remove_ipc"]
+        if wanted == "keep":
+            return
+        if wanted == "no":
+            self.keep_ipc()
+        elif not self.live and self.text(IPC_DROP_IN) is not None:
+            self.actions.append(f"{IPC_DROP_IN} stays while a lane serves on this Spark")
+        elif self.drop(IPC_DROP_IN, "asked for") and not self.module.check_mode:
+            self.reload_logind()
+
+    def keep_ipc(self) -> None:
+        text = sysctl.render_logind({"RemoveIPC": "no"}, IPC_COMMENT)
+        found = sysctl.collect(self.root, sysctl.LOGIND_DIRS, sysctl.LOGIND_CONF)
+        made = sysctl.logind_winner(sysctl.with_file(found, IPC_DROP_IN, text), "RemoveIPC")
+        if made is None or not sysctl.is_no(made.value):
+            where = made.path if made else "a file"
+            self.fail(
+                f"RemoveIPC: {where} sets it after {IPC_DROP_IN}; expected no, or ranks die when an ssh session ends. Remove that line from {where}"
+            )
+        written = self.write(IPC_DROP_IN, text)
+        if self.module.check_mode or self.logind_says() in ("no", "not running"):
+            return
+        if not written:
+            self.note("Tell systemd-logind to read its files again: it still has RemoveIPC=yes")
+        self.reload_logind()
+        if self.logind_says() != "no":
+            self.fail(
+                f"RemoveIPC: {IPC_DROP_IN} says no, systemd-logind says {self.logind_says()} (D-Bus). Look at: systemd-analyze cat-config systemd/logind.conf"
+            )
+
+    def reload_logind(self) -> None:
+        """SIGHUP makes logind read its files; a restart would do too, but is more than is needed."""
+        before = self.logind_says()
+        if before == "not running":
+            return
+        rc, _, err = self.module.run_command(
+            ["systemctl", "kill", "--kill-who=main", "--signal=SIGHUP", "systemd-logind.service"]
+        )
+        if rc != 0:
+            self.fail(f"systemd-logind could not be told to read its files again: {err.strip()}")
+        for _ in range(20):
+            if self.logind_says() != before:
+                return
+            time.sleep(0.1)
+
+    def logind_says(self) -> str:
+        rc, _, _ = self.module.run_command(["systemctl", "is-active", "--quiet", "systemd-logind.service"])
+        if rc != 0:
+            return "not running"
+        rc, out, err = self.module.run_command(
+            [
+                "busctl",
+                "get-property",
+                "org.freedesktop.login1",
+                "/org/freedesktop/login1",
+                "org.freedesktop.login1.Manager",
+                "RemoveIPC",
+            ]
+        )
+        if rc != 0:
+            self.fail(f"systemd-logind runs and does not answer over D-Bus: {err.strip()}")
+        return "no" if out.split() == ["b", "false"] else "yes"
+
+    def result(self) -> dict[str, Any]:
+        found, ours = self.files(), self.text(self.path)
+        keys = [*self.wanted, *(key for key in self.params["watch"] if key not in self.wanted)]
+        made = {key: sysctl.winners(found, key) for key in keys}
+        exact = sysctl.read_files([sysctl.ConfFile(self.path, ours or "")]).exact
+        return {
+            "changed": self.changed,
+            "actions": self.actions,
+            "diff": {"before": "".join(self.before), "after": "".join(self.after)},
+            "live": {key: self.kernel(key) for key in keys},
+            "file": {
+                "path": self.path,
+                "settings": None if ours is None else {sysctl.dotted(key): item.value for key, item in exact.items()},
+            },
+            "effective": {
+                key: {program: item.value if item else None for program, item in programs.items()}
+                for key, programs in made.items()
+            },
+            "winner": {
+                key: {program: item.path if item else None for program, item in programs.items()}
+                for key, programs in made.items()
+            },
+            "staged": self.staged_path if self.text(self.staged_path) is not None else "",
+            "remove_ipc": self.logind_says(),
+        }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "settings": {"type": "dict", "default": {}},
+            "watch": {"type": "list", "elements": "str", "default": []},
+            "name": {"type": "str", "default": "99-zz-sparklanes.conf"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "live": {"type": "bool", "default": True},
+            "remove_ipc": {"type": "str", "choices": ["no", "default", "keep"], "default": "keep"},
+            "staged": {"type": "path", "default": "/etc/sparklanes/staged"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    host = KernelSettings(module)
+    try:
+        host.run()
+        result = host.result()
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=host.actions)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

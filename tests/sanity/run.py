@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Check the documentation of our modules with `ansible-test sanity`, on a collection generated from this tree.
+
+ansible-test only knows collections. A throwaway one is made from library/ and module_utils/,
+imports rewritten, and removed again; nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "local.sparklanes"
+TESTS = ("validate-modules", "import")
+# Reported for every module of a project that isn't a collection under the GPL; ours are Apache-2.0.
+IGNORED = "validate-modules:missing-gplv3-license"
+
+
+def generate(parent: Path) -> Path:
+    home = parent / "ansible_collections" / NAME.replace(".", "/")
+    plugins = home / "plugins"
+    for source, target in (("library", "modules"), ("module_utils/sparklanes", "module_utils/sparklanes")):
+        for file in (ROOT / source).glob("*.py"):
+            copy = plugins / target / file.name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            text = file.read_text(encoding="utf-8")
+            copy.write_text(
+                text.replace("ansible.module_utils.sparklanes", f"ansible_collections.{NAME}.plugins.module_utils.sparklanes"),
+                encoding="utf-8",
+            )
+    (home / "meta").mkdir()
+    (home / "meta" / "runtime.yml").write_text('requires_ansible: ">=2.19.0"\n', encoding="utf-8")
+    (home / "README.md").write_text("Generated.\n", encoding="utf-8")
+    (home / "galaxy.yml").write_text(
+        "namespace: local\nname: sparklanes\nversion: 0.0.1\nreadme: README.md\nauthors: [Contributors]\n", encoding="utf-8"
+    )
+    ignore = home / "tests" / "sanity"
+    ignore.mkdir(parents=True)
+    modules = sorted(file.name for file in (plugins / "modules").glob("*.py"))
+    for version in ("2.19", "2.20", "2.21"):
+        lines = [f"plugins/modules/{name} {IGNORED}" for name in modules]
+        (ignore / f"ignore-{version}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return home
+
+
+def pip_without_a_download(data: Path) -> None:
+    """ansible-test fetches get-pip from the net; the interpreter's own ensurepip does the same work here."""
+    folder = data / "cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    for version in ("24_2", "25_0", "25_2"):
+        (folder / f"get_pip_{version}.py").write_text("import ensurepip\nensurepip.bootstrap(upgrade=True)\n", encoding="utf-8")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="sparklanes-sanity-") as folder:
+        home = generate(Path(folder))
+        environ = {**os.environ, "HOME": folder, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        pip_without_a_download(Path(folder) / ".ansible" / "test")
+        subprocess.run(["git", "init", "-q", "."], cwd=home, check=True, env=environ)
+        command = ["ansible-test", "sanity", "--venv", "--python", "{}.{}".format(*sys.version_info)]
+        if shutil.which("ansible-test", path=environ["PATH"]) is None:
+            print("ansible-test is not beside this Python: install the project with its test extra", file=sys.stderr)
+            return 2
+        return subprocess.run([*command, *(part for test in TESTS for part in ("--test", test))], cwd=home, check=False, env=environ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Every role says what it takes, and what it says is what it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+
+ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())
+TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "list": (list,), "dict": (dict,), "path": (str,),
+}  # fmt: skip
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def options_of(role: Path) -> dict[str, Any]:
+    """Options of all entry points together."""
+    specs = (load(role / "meta" / "argument_specs.yml") or {}).get("argument_specs") or {}
+    return {name: option for entry in specs.values() for name, option in (entry.get("options") or {}).items()}
+
+
+def defaults_of(role: Path) -> dict[str, Any]:
+    return load(role / "defaults" / "main.yml") or {}
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_a_role_is_complete(role: Path) -> None:
+    for part in ("defaults/main.yml", "meta/main.yml", "meta/argument_specs.yml", "tasks/main.yml", "README.md"):
+        assert (role / part).exists(), f"{role.name} has no {part}"
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_every_default_is_specified_and_every_optional_option_has_a_default(role: Path) -> None:
+    options, defaults = options_of(role), defaults_of(role)
+    public = {name for name in defaults if not name.startswith("__")}
+    assert public <= set(options), f"{role.name}: in defaults but not specified: {sorted(public - set(options))}"
+    without = {name for name, option in options.items() if not option.get("required") and name not in defaults}
+    allowed = {name for name in without if options[name].get("default") is None and role.name == "lane"}
+    assert without == allowed, f"{role.name}: optional without a default: {sorted(without - allowed)}"
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_plain_defaults_are_the_specified_ones(role: Path) -> None:
+    options = options_of(role)
+    for name, value in defaults_of(role).items():
+        if name.startswith("__") or (isinstance(value, str) and "{{" in value):
+            continue
+        option = options[name]
+        assert option.get("default") == value, f"{role.name}: {name} is {value!r} in defaults, {option.get('default')!r} in the spec"
+        if value is not None:
+            assert isinstance(value, TYPES[option.get("type", "str")]), f"{role.name}: {name} is no {option.get('type')}"
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_names_carry_their_role_and_are_described(role: Path) -> None:
+    for name, option in options_of(role).items():
+        assert name.startswith(f"{role.name}_"), f"{role.name}: {name} does not begin with the role's name"
+        assert option.get("description"), f"{role.name}: {name} has no description"
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_the_readme_names_every_option(role: Path) -> None:
+    text = (role / "README.md").read_text(encoding="utf-8")
+    if role.name == "lane":  # its README is the generated lane reference's front page
+        pytest.skip("lane variables are documented in docs/lanes.md")
+    missing = [name for name in options_of(role) if name not in text]
+    assert not missing, f"roles/{role.name}/README.md does not name {missing}"

@@ -1,0 +1,480 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""A lane as rules and as commands: what it may say, and what each rank of it runs.
+
+The lanes that come in here are resolved (`lane_schema.resolve`): layers merged, typed,
+defaults filled in. The spec of a rank that goes out is plain JSON, frozen in a release.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
+from ansible.module_utils.sparklanes.lane_schema import SITE_FILE, Fault, as_checks
+from ansible.module_utils.sparklanes.suggest import did_you_mean
+
+SCHEMA = "sparklanes-rank/1"
+OVERLAY_ROOT = "/var/lib/sparklanes/overlays"
+
+# The flags that people override, each with the one variable that spells it.
+HEAD_FLAGS = {"--host": "lane_api_host", "--port": "lane_port"}
+FLAT_FLAGS = {
+    "--served-model-name": "lane_served_model_name",
+    "--tensor-parallel-size": "lane_tensor_parallel_size",
+    "--pipeline-parallel-size": "lane_pipeline_parallel_size",
+    "--max-model-len": "lane_max_model_len",
+    "--max-num-seqs": "lane_max_num_seqs",
+    "--max-num-batched-tokens": "lane_max_num_batched_tokens",
+    "--gpu-memory-utilization": "lane_gpu_memory_utilization",
+    "--kv-cache-memory-bytes": "lane_kv_cache_memory_bytes",
+    "--kv-cache-dtype": "lane_kv_cache_dtype",
+}
+# Other spellings that engines know for them.
+SAME_FLAG = {"--kv-cache-memory": "--kv-cache-memory-bytes"}
+# What follows from the deployment, and where it comes from.
+DERIVED_FLAGS = {
+    "--nnodes": "it is lane_nodes",
+    "--node-rank": "it is the place of the host in its deployment's group",
+    "--master-addr": "it is the fabric address of rank 0",
+    "--master-port": "it is lane_master_port",
+    "--headless": "each rank but the first has it",
+    "--model": "it is lane_model.container_path",
+    "--api-key": "a secret: name VLLM_API_KEY in lane_secret_env",
+    "--hf-token": "a secret, and staging needs it, not the engine",
+    "--data-parallel-size": "ranks of one deployment serve one replica; a second replica is a second deployment",
+}
+# Environment that belongs to a host's fabric or to its rank: never in a lane.
+FABRIC_ENV = (
+    "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ADDR_RANGE",
+    "NCCL_IB_SUBNET_PREFIX_LEN",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "MN_IF_NAME",
+    "VLLM_HOST_IP",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+FABRIC_SOURCES = (
+    "rank",
+    "world_size",
+    "host_ip",
+    "ifname",
+    "master_addr",
+    "master_port",
+    "hca",
+    "hcas",
+    "gid_index",
+    "network",
+)
+
+_FLAG = re.compile(r"--[a-z0-9][A-Za-z0-9.-]*")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD|PASSWD)$")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REVISION = re.compile(r"[0-9a-f]{40}")
+
+RULES = {
+    "LANE.FLAGS": "every flag has one spelling",
+    "LANE.ENV": "no fabric, no secrets, no empty values",
+    "LANE.WORLD": "one rank a Spark",
+    "LANE.FILES": "well-formed hashes and mounts",
+}
+
+
+# --- what is there ---------------------------------------------------------------------------------------------
+
+
+def known_lanes(folders: Iterable[Path]) -> list[str]:
+    """The lanes that these group_vars folders define."""
+    found = set()
+    for folder in folders:
+        for entry in folder.glob("lane_*"):
+            if entry.is_dir() or entry.suffix in (".yml", ".yaml", ".json", ""):
+                found.add(entry.stem.removeprefix("lane_"))
+    return sorted(found)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------
+
+
+def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
+    """What a resolved lane says that no rank could honour."""
+    faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane)]
+    return as_checks(faults, host, RULES)
+
+
+def canonical_flag(flag: str) -> str:
+    """One spelling for the ways in which the engine accepts a flag (`--max_model_len`, `--kv-cache-memory`)."""
+    name = flag.replace("_", "-")
+    return SAME_FLAG.get(name, name)
+
+
+def _flag_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    args, spelled = lane["lane_engine_args"], {**FLAT_FLAGS, **HEAD_FLAGS}
+    seen: dict[str, str] = {}
+    for flag, value in args.items():
+        name = canonical_flag(flag)
+        if not _FLAG.fullmatch(name):
+            yield Fault("LANE.FLAGS", f"{flag!r} in lane_engine_args is no long flag", "--name-of-flag", _long_flag_hint(flag))
+        elif name in spelled:
+            yield Fault(
+                "LANE.FLAGS", f"{flag} stands in lane_engine_args", f"only {spelled[name]}", f"Set {spelled[name]} instead."
+            )
+        elif name in DERIVED_FLAGS:
+            yield Fault("LANE.FLAGS", f"{flag} stands in lane_engine_args", f"no such entry: {DERIVED_FLAGS[name]}", "Remove it.")
+        elif name in seen:
+            yield Fault("LANE.FLAGS", f"{flag} and {seen[name]} are one flag", "one of them", f"Remove {flag}.")
+        elif value is False:
+            yield Fault(
+                "LANE.FLAGS",
+                f"{flag} is false, which no flag can say",
+                "true, a value, or null to remove it",
+                f"Write {flag}: null, or the engine's own --no-{name[2:]}: true.",
+            )
+        elif value in ("", []) or (isinstance(value, list) and any(item in ("", None) for item in value)):
+            yield Fault("LANE.FLAGS", f"{flag} has an empty value", "a value, or null to remove it", "")
+        seen.setdefault(name, flag)
+    for flag, own in lane["lane_flag_names"].items():
+        if not _FLAG.fullmatch(flag) or not _FLAG.fullmatch(str(own)):
+            yield Fault("LANE.FLAGS", f"lane_flag_names has {flag}: {own}", "two long flags", "")
+
+
+def _long_flag_hint(flag: str) -> str:
+    long = "--" + flag.lstrip("-")
+    known = {**FLAT_FLAGS, **HEAD_FLAGS}
+    if canonical_flag(long) in known:
+        return f"Set {known[canonical_flag(long)]} instead."
+    return f"Write {long.replace('_', '-')}." if _FLAG.fullmatch(long.replace("_", "-")) and len(flag.lstrip("-")) > 2 else ""
+
+
+def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    env, secrets = lane["lane_engine_env"], lane["lane_secret_env"]
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            yield Fault("LANE.ENV", f"{name!r} in lane_engine_env is no name of a variable", "letters, digits, _", "")
+        elif name in FABRIC_ENV:
+            yield Fault(
+                "LANE.ENV",
+                f"{name} stands in lane_engine_env, but differs per Spark",
+                "derived from the fabric",
+                f"Remove it. If this engine reads it beside the usual ones: lane_fabric_env: {{{name}: …}}.",
+            )
+        elif name in secrets or _SECRET.search(name):
+            yield Fault("LANE.ENV", f"{name} would put a secret into a rendered file", "its name in lane_secret_env", "")
+        elif isinstance(value, bool):
+            yield Fault("LANE.ENV", f"{name} is the boolean {str(value).lower()}", "text", "Quote it: '1' or 'true'.")
+        elif value == "" or isinstance(value, dict | list):
+            yield Fault(
+                "LANE.ENV",
+                f"{name} is {'empty' if value == '' else 'not text'}",
+                "text, or null to remove it",
+                "An empty value is not the same as none: libraries read it as 0.",
+            )
+    for name, source in lane["lane_fabric_env"].items():
+        if source not in FABRIC_SOURCES:
+            hint = did_you_mean(str(source), FABRIC_SOURCES)
+            yield Fault("LANE.ENV", f"lane_fabric_env.{name} asks for {source!r}", ", ".join(FABRIC_SOURCES), hint)
+        if name in env:
+            yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_fabric_env", "one of them", "")
+    for name in secrets:
+        if not _ENV_NAME.fullmatch(name):
+            yield Fault("LANE.ENV", f"lane_secret_env holds {name!r:.20}", "names of variables, never values", "")
+
+
+def _world_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    nodes, tp, pp = lane["lane_nodes"], lane["lane_tensor_parallel_size"], lane["lane_pipeline_parallel_size"]
+    if None in (nodes, tp, pp):
+        return  # said by LANE.TYPES already
+    if min(nodes, tp, pp) < 1 or tp * pp != nodes:
+        yield Fault(
+            "LANE.WORLD",
+            f"tensor parallel {tp} × pipeline parallel {pp} on {nodes} Sparks",
+            "their product equals lane_nodes: a Spark has one GPU",
+            "Correct lane_nodes, lane_tensor_parallel_size or lane_pipeline_parallel_size.",
+        )
+    dcp = lane["lane_engine_args"].get("--decode-context-parallel-size")
+    if dcp is not None and (not str(dcp).isdigit() or int(dcp) < 1 or tp % int(dcp)):
+        yield Fault("LANE.WORLD", f"--decode-context-parallel-size {dcp} with tensor parallel {tp}", "a divisor of it", "")
+    ports = (lane["lane_port"], lane["lane_master_port"])
+    if ports[0] == ports[1] or not all(0 < port < 65536 for port in ports):
+        yield Fault("LANE.WORLD", f"lane_port {ports[0]}, lane_master_port {ports[1]}", "two different ports", "")
+
+
+def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    image = lane["lane_image"] or {}
+    if "@" in str(image.get("repository")) or re.search(r":[^/]+$", str(image.get("repository"))):
+        yield Fault("LANE.FILES", f"lane_image.repository is {image['repository']}", "no tag and no digest in it", "")
+    hashes = [("lane_image.digest", image.get("digest"), _DIGEST, "sha256: and 64 hex digits")]
+    for name in ("lane_model", "lane_drafter"):
+        model = lane[name] or {}
+        hashes.append((f"{name}.revision", model.get("revision"), _REVISION, "a commit, 40 hex digits"))
+        hashes.append((f"{name}.config_sha256", model.get("config_sha256"), _SHA256, "64 hex digits"))
+        hashes += [
+            (f"{name}.sha256.{file}", text, _SHA256, "64 hex digits") for file, text in (model.get("sha256") or {}).items()
+        ]
+    for name in ("lane_overlays", "lane_extras"):
+        for index, item in enumerate(lane[name] or []):
+            hashes.append((f"{name}.{index}.sha256", item.get("sha256"), _SHA256, "64 hex digits"))
+            hashes.append((f"{name}.{index}.replaces_sha256", item.get("replaces_sha256"), _SHA256, "64 hex digits"))
+    for where, text, pattern, expected in hashes:
+        if text is not None and not pattern.fullmatch(str(text)):
+            yield Fault("LANE.FILES", f"{where} is {text!r}", expected, "Copy it whole; leave it empty while unknown.")
+    targets: dict[str, int] = {}
+    for mount in _mounts(lane):
+        targets[mount["target"]] = targets.get(mount["target"], 0) + 1
+    for target, times in targets.items():
+        if times > 1:
+            yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
+
+
+# --- what is still unknown -------------------------------------------------------------------------------------
+
+
+def lookup(lane: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path such as `lane_image.digest` or `lane_overlays.0.sha256`; None where there is none."""
+    value: Any = lane
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
+    """What a lane must still be told before it may launch, each with the one line that fills it.
+
+    Rendering works without: a person may look at the commands first.
+    """
+    who, name = host or str(lane["lane_id"]), str(lane["lane_id"])
+    where = SITE_FILE.format(lane=name)
+    refused: dict[str, Check] = {}
+
+    def refuse(path: str, what: str, fill: str) -> None:
+        refused.setdefault(path, Check("LANE.UNKNOWN", who, FAIL, what, "known before launch", f"Fill it in {where}: {fill}"))
+
+    for item in lane["lane_unknowns"]:
+        path = item["fill"].partition(":")[0].strip()
+        if lookup(lane, path) in (None, "", [], {}):
+            refuse(path, item["what"], item["fill"])
+    if lookup(lane, "lane_image.digest") is None:
+        refuse("lane_image.digest", "the image has no digest", 'lane_image_site: {digest: "sha256:…"}')
+    for model in ("lane_model", "lane_drafter"):
+        if lane[model] and lane[model].get("revision") is None:
+            refuse(
+                f"{model}.revision", f"{lane[model]['repo']} has no revision", f'{model}_site: {{revision: "<40 hex digits>"}}'
+            )
+    for files in ("lane_overlays", "lane_extras"):
+        for index, item in enumerate(lane[files] or []):
+            if item.get("sha256") is None:
+                fill = f"{files} with the sha256 of {item['source']}"
+                refuse(f"{files}.{index}.sha256", f"{item['source']} has no sha256", fill)
+    return list(refused.values()) or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
+
+
+# --- rendering -------------------------------------------------------------------------------------------------
+
+
+def render_rank(
+    lane: Mapping[str, Any],
+    fabrics: Mapping[str, Mapping[str, Any]],
+    deployment: str,
+    hosts: Sequence[str],
+    rank: int,
+) -> dict[str, Any]:
+    """The spec of one rank: `hosts` are those of the deployment in the order of its group, `fabrics` theirs by host.
+
+    ValueError says what is missing. Unknown digests and revisions don't stop it; `launch_refusals` does.
+    """
+    if len(hosts) != lane["lane_nodes"]:
+        raise ValueError(
+            f"deployment {deployment} has {len(hosts)} hosts ({', '.join(hosts)}), but lane {lane['lane_id']} needs {lane['lane_nodes']}"
+        )
+    if not 0 <= rank < len(hosts):
+        raise ValueError(f"deployment {deployment} has no rank {rank}: its ranks are 0 to {len(hosts) - 1}")
+    host, world = hosts[rank], len(hosts)
+    fabric = fabrics.get(host) or {}
+    master = None
+    if world > 1:
+        for needed in (hosts[0], host):
+            if not (fabrics.get(needed) or {}).get("host_ip"):
+                raise ValueError(f"{needed} has no fabric address yet: role roce finds it out")
+        master = {"host": str(fabrics[hosts[0]]["host_ip"]), "port": lane["lane_master_port"]}
+    container = lane["lane_container"]
+    return {
+        "schema": SCHEMA,
+        "deployment": deployment,
+        "lane": lane["lane_id"],
+        "rank": rank,
+        "world_size": world,
+        "node": host,
+        "container": f"sparklanes-{deployment}-rank{rank}",
+        "image": f"{lane['lane_image']['repository']}@{lane['lane_image']['digest'] or 'sha256:unknown'}",
+        "entrypoint": container["entrypoint"],
+        "command": [
+            *container["command_prefix"],
+            lane["lane_model"]["container_path"],
+            *_flags(lane, rank, world, master),
+        ],
+        "env": _environment(lane, fabric, rank, world, master),
+        "secret_env": sorted(lane["lane_secret_env"]),
+        "mounts": _mounts(lane),
+        "options": {
+            key: container[key]
+            for key in ("network", "ipc", "shm_size", "ulimits", "cap_add", "devices", "gpus", "memory", "memory_swap")
+        }
+        | {"restart": "no"},
+        "api": {"host": lane["lane_api_host"], "port": lane["lane_port"]},
+        "master": master,
+        "labels": {
+            "sparklanes.deployment": deployment,
+            "sparklanes.lane": str(lane["lane_id"]),
+            "sparklanes.rank": str(rank),
+        },
+    }
+
+
+def _flags(lane: Mapping[str, Any], rank: int, world: int, master: Mapping[str, Any] | None) -> list[str]:
+    """What follows the path of the model. The flags that people override come first, the lane's own keep their order."""
+    flags: dict[str, Any] = {}
+    if rank == 0:
+        flags |= {flag: lane[name] for flag, name in HEAD_FLAGS.items()}
+    flags |= {flag: lane[name] for flag, name in FLAT_FLAGS.items() if lane[name] is not None}
+    if lane["lane_pipeline_parallel_size"] == 1:
+        del flags["--pipeline-parallel-size"]
+    flags |= lane["lane_engine_args"]
+    if master:
+        flags |= {"--nnodes": world, "--node-rank": rank, "--master-addr": master["host"], "--master-port": master["port"]}
+        if rank > 0:
+            flags["--headless"] = True
+    words: list[str] = []
+    for flag, value in flags.items():
+        words += _words(str(lane["lane_flag_names"].get(flag, flag)), value)
+    return words
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    """A flag and its value as words of a command; a value that looks like a flag is bound to its own."""
+    if value is True:
+        return [flag]
+    if isinstance(value, list):
+        return [flag, *(_text(item) for item in value)]
+    text = _text(value)
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _text(value: Any) -> str:
+    """A value as the engine reads it: mappings as compact JSON, numbers without a trailing `.0` of their own making."""
+    if isinstance(value, Mapping | list | bool):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return str(value)
+
+
+def _environment(
+    lane: Mapping[str, Any], fabric: Mapping[str, Any], rank: int, world: int, master: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """The lane's environment with the host's fabric over it: where both speak, the fabric was measured here."""
+    env = {name: str(value) for name, value in lane["lane_engine_env"].items()}
+    env |= {name: str(value) for name, value in (fabric.get("env") or {}).items() if value not in (None, "")}
+    if fabric.get("host_ip"):
+        env["VLLM_HOST_IP"] = str(fabric["host_ip"])
+    rails = fabric.get("rails") or []
+    facts = {
+        "rank": rank,
+        "world_size": world,
+        "host_ip": fabric.get("host_ip"),
+        "ifname": fabric.get("ifname"),
+        "master_addr": master and master["host"],
+        "master_port": master and master["port"],
+        "hca": rails[0].get("hca") if rails else None,
+        "hcas": ",".join(str(rail["hca"]) for rail in rails if rail.get("hca")) or None,
+        "gid_index": rails[0].get("gid_index") if rails else None,
+        "network": rails[0].get("network") if rails else None,
+    }
+    for name, source in lane["lane_fabric_env"].items():
+        if facts[source] is None:
+            raise ValueError(f"lane_fabric_env.{name} needs the fabric's {source}, which this Spark does not have")
+        env[name] = str(facts[source])
+    return env
+
+
+def _mounts(lane: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Weights, drafter, overlays and extras read-only, then what the lane adds."""
+    mounts = [_mount(model["path"], model["container_path"]) for model in (lane["lane_model"], lane["lane_drafter"]) if model]
+    for item in [*(lane["lane_overlays"] or []), *(lane["lane_extras"] or [])]:
+        mounts.append(_mount(overlay_path(item["source"], item["sha256"]), item["target"]))
+    for item in (lane["lane_container"] or {}).get("mounts") or []:
+        mounts.append(_mount(item["source"], item["target"], item["read_only"], item["create"]))
+    return mounts
+
+
+def _mount(source: str, target: str, read_only: bool = True, create: bool = False) -> dict[str, Any]:
+    return {"source": source, "target": target, "read_only": read_only, "create": create}
+
+
+def overlay_path(source: str, sha256: str | None) -> str:
+    """Where an overlay or extra lies on a Spark: by content, so that a release finds its own even after the lane changed."""
+    return f"{OVERLAY_ROOT}/{sha256 or 'unknown'}/{PurePosixPath(source).name}"
+
+
+# --- commands --------------------------------------------------------------------------------------------------
+
+
+def _create_options(spec: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    options = spec["options"]
+    # What staging did not bring is an error, not a reason to fetch something during a launch.
+    parts: list[tuple[str, ...]] = [("--name", spec["container"]), ("--pull", "never"), ("--restart", "no")]
+    parts += [("--label", f"{name}={value}") for name, value in spec["labels"].items()]
+    for key in ("network", "ipc", "shm_size", "memory", "memory_swap", "gpus"):
+        if options.get(key) is not None:
+            parts.append((f"--{key.replace('_', '-')}", str(options[key])))
+    for key, flag in (("ulimits", "--ulimit"), ("cap_add", "--cap-add"), ("devices", "--device")):
+        parts += [(flag, str(value)) for value in options.get(key) or []]
+    for mount in spec["mounts"]:
+        if mount.get("create"):  # -v makes a missing directory, --mount refuses: only a cache may start empty
+            parts.append(("--volume", f"{mount['source']}:{mount['target']}" + (":ro" if mount["read_only"] else "")))
+        else:
+            readonly = ",readonly" if mount["read_only"] else ""
+            parts.append(("--mount", f"type=bind,source={mount['source']},target={mount['target']}{readonly}"))
+    parts += [("--env", f"{name}={value}") for name, value in spec["env"].items()]
+    parts += [("--env", name) for name in spec["secret_env"]]
+    if spec.get("entrypoint"):
+        parts.append(("--entrypoint", str(spec["entrypoint"])))
+    return parts
+
+
+def docker_create_argv(spec: Mapping[str, Any]) -> list[str]:
+    """`docker create …` for a rank. Secrets are named only: Docker takes their values from its own environment."""
+    options = [word for part in _create_options(spec) for word in part]
+    return ["docker", "create", *options, spec["image"], *spec["command"]]
+
+
+def command_text(spec: Mapping[str, Any]) -> str:
+    """The same command for people, to paste into a shell on the Spark: an option or a flag a line."""
+    lines = ["docker create"]
+    lines += [shlex.join(part) for part in _create_options(spec)]
+    lines.append(shlex.quote(spec["image"]))
+    line: list[str] = []
+    for word in spec["command"]:
+        if word.startswith("--") and line:
+            lines.append(shlex.join(line))
+            line = []
+        line.append(word)
+    lines.append(shlex.join(line))
+    return " \\\n  ".join(lines)

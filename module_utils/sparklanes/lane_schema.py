@@ -18,7 +18,8 @@ from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 PREFIX = "lane_"
-LAYERS = ("_site", "_host", "_override")
+# In the order in which they are merged; the family's lies below the lane's own, the others above.
+LAYERS = ("_family", "", "_site", "_host", "_override")
 SITE_FILE = "inventory/fleet/group_vars/lane_{lane}.yml"
 
 _TRUE = ("true", "yes", "on", "1")
@@ -72,7 +73,7 @@ def layered(options: Schema) -> list[str]:
 
 def known_names(options: Schema) -> list[str]:
     """Every name that a variable file or `-e` may use."""
-    return [*options, *(name + layer for name in layered(options) for layer in LAYERS)]
+    return [*options, *(name + layer for name in layered(options) for layer in LAYERS if layer)]
 
 
 def plain(value: Any) -> Any:
@@ -261,7 +262,7 @@ def _value(option: Option, given: Mapping[str, Any]) -> tuple[Any, list[Fault]]:
     if option.type != "dict":
         return _checked(option, given.get(name), name)
     merged: dict[str, Any] = {}
-    for layer in ("", *LAYERS):
+    for layer in LAYERS:
         try:
             merged = merge(merged, convert(option, given.get(name + layer)) or {})
         except ValueError as error:

@@ -1,0 +1,137 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What can be judged before anything is touched: the controller, the inventory, the lane.
+
+Pure rules over what Ansible knows already; no Spark is asked anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.sparklanes import deployments
+from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.lane_schema import Schema, resolve
+from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals
+from ansible.module_utils.sparklanes.suggest import did_you_mean
+
+CONTROLLER = "controller"
+# Tried together; each Python line gets the newest ansible-core that supports it.
+PYTHONS = ((3, 11), (3, 13))
+CORES = ((2, 19), (2, 21))
+
+
+def controller_checks(python: Sequence[int], core: str, collections: Mapping[str, bool]) -> list[Check]:
+    """The machine that runs Ansible: versions that we test, and the collections that the playbooks name."""
+    checks = [
+        _version("CONTROLLER.PYTHON", "Python", list(python), PYTHONS, "Make a virtual environment with one of these."),
+        _version("CONTROLLER.ANSIBLE", "ansible-core", core.split("."), CORES, "In a virtual environment: pip install -e ."),
+    ]
+    absent = [name for name, there in collections.items() if not there]
+    remedy = f"pip install -e . brings them; or ansible-galaxy collection install {' '.join(absent)}"
+    found = f"missing: {', '.join(absent)}" if absent else ", ".join(collections) or "none needed"
+    checks.append(judged("CONTROLLER.COLLECTIONS", CONTROLLER, not absent, found, ", ".join(collections), remedy))
+    return checks
+
+
+def _version(id: str, what: str, found: Sequence[Any], supported: tuple[tuple[int, int], tuple[int, int]], remedy: str) -> Check:
+    text = ".".join(str(part) for part in found)
+    low, high = (".".join(str(part) for part in bound) for bound in supported)
+    major_minor = tuple(int(part) for part in list(found)[:2])
+    return judged(id, CONTROLLER, supported[0] <= major_minor <= supported[1], f"{what} {text}", f"{low} to {high}", remedy)
+
+
+def choice_check(host: str, variables: Mapping[str, Any], known: Sequence[str], launch: bool) -> Check:
+    """A host has a lane, we know it, and its variables were loaded."""
+    lane, loaded = str(variables.get("lane") or ""), str(variables.get("lane_id") or "")
+    names = f"one of {', '.join(known)}" if known else "a lane; there is none in group_vars/"
+    if not lane:
+        remedy = "Choose one: -e lane=NAME, or lane: NAME in the variables of the deployment's group."
+        if launch:
+            return Check("LANE.CHOICE", host, FAIL, "no lane is chosen", names, remedy)
+        return Check("LANE.CHOICE", host, WARN, "no lane is chosen: only the host part is done", names, remedy)
+    if lane not in known:
+        hint = did_you_mean(lane, known) or "Choose one of these, or add group_vars/lane_<id>.yml."
+        return Check("LANE.CHOICE", host, FAIL, f"unknown lane {lane}", names, hint)
+    if not loaded:
+        remedy = (
+            "An inventory given by -i replaces all three of ours. "
+            "Give them around it: -i inventory/shipped -i YOURS -i inventory/lanes (and its hosts in the group sparks)."
+        )
+        return Check(
+            "LANE.CHOICE", host, FAIL, f"the variables of lane {lane} were not loaded", f"a member of group lane_{lane}", remedy
+        )
+    if loaded != lane:
+        remedy = f"Correct lane_id in the file group_vars/lane_{lane}.yml."
+        return Check("LANE.CHOICE", host, FAIL, f"lane {lane} calls itself lane_id: {loaded}", f"lane_id: {lane}", remedy)
+    return Check("LANE.CHOICE", host, PASS, f"lane {lane}")
+
+
+def preflight(
+    hostvars: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+    play_hosts: Sequence[str],
+    known: Sequence[str],
+    options: Schema,
+    launch: bool = False,
+) -> list[Check]:
+    """Everything that can be said of the inventory and the lanes of these hosts."""
+    if not play_hosts:
+        remedy = "Write your Sparks into inventory/fleet/10-fleet.yml: script/init ADDRESS ADDRESS …; and check -l."
+        return [Check("INVENTORY.HOSTS", "sparks", FAIL, "no host in the group sparks", "at least one", remedy)]
+    names = {host: str(hostvars[host].get("deployment") or deployments.DEFAULT) for host in groups.get("sparks") or play_hosts}
+    checks = deployments.membership_checks(names, groups, play_hosts)
+    addresses = {host: address_of(host, hostvars[host]) for host in groups.get("sparks") or play_hosts}
+    checks += deployments.address_checks("INVENTORY.ADDRESS", "address", addresses)
+    if launch:
+        checks += deployments.single_refusals(names, play_hosts)
+    for deployment in deployments.deployments_of(names, play_hosts):
+        members = [host for host in groups.get(deployment) or [] if host in names]
+        if launch:
+            checks += deployments.scope_refusals(play_hosts, members, deployment)
+        checks += _deployment(deployment, members, hostvars, known, options, launch)
+    return checks
+
+
+def _deployment(
+    deployment: str,
+    hosts: Sequence[str],
+    hostvars: Mapping[str, Mapping[str, Any]],
+    known: Sequence[str],
+    options: Schema,
+    launch: bool,
+) -> list[Check]:
+    """All hosts of a deployment are judged, also those outside -l: their lane must be the same."""
+    checks: list[Check] = []
+    lanes: dict[str, dict[str, Any]] = {}
+    for host in hosts:
+        choice = choice_check(host, hostvars[host], known, launch)
+        checks.append(choice)
+        if choice.status != PASS:
+            # Without a lane, a mistyped -e lane_… is still one.
+            _, named = resolve(hostvars[host], options, host)
+            checks += [check for check in named if check.id == "LANE.NAMES" and check.status == FAIL]
+            continue
+        lane, resolved = resolve(hostvars[host], options, host)
+        usable = all(check.status != FAIL for check in resolved)
+        checks += resolved
+        if usable:
+            checks += lane_checks(lane, host)
+            lanes[host] = lane
+    if lanes and len(lanes) == len(hosts):
+        checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]
+        if launch:
+            checks += launch_refusals(lanes[hosts[0]], deployment)
+    elif lanes and launch is False and any(not hostvars[host].get("lane") for host in hosts):
+        bare = [host for host in hosts if not hostvars[host].get("lane")]
+        found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"
+        checks.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one lane for all ranks", "Set lane for the group."))
+    return checks
+
+
+def address_of(host: str, variables: Mapping[str, Any]) -> str:
+    """Where ssh goes: an address, with the port where one is given."""
+    address = str(variables.get("ansible_host") or host)
+    port = variables.get("ansible_port")
+    return f"{address}:{port}" if port else address

@@ -83,7 +83,7 @@ def lane_preflight(
     play_hosts: Sequence[str],
     sources: Sequence[str],
     collections: Sequence[str],
-    launch: bool = False,
+    needs: str = "host",
 ) -> list[dict[str, str]]:
     """The checks of playbooks/preflight.yml. `sources` are the inventory sources, which may bring lanes of their own."""
     folders = [ROOT / "group_vars"]
@@ -91,7 +91,7 @@ def lane_preflight(
         folders.append((source if source.is_dir() else source.parent) / "group_vars")
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
-    checks += preflight.preflight(hostvars, groups, list(play_hosts), lanes.known_lanes(folders), lane_options(), launch)
+    checks += preflight.preflight(hostvars, groups, list(play_hosts), lanes.known_lanes(folders), lane_options(), needs)
     return [check.to_dict() for check in checks]
 
 
@@ -104,11 +104,16 @@ def collection_present(name: str) -> bool:
 
 
 def checks_verdict(checks: Sequence[Mapping[str, Any]]) -> str:
-    return verdict(Check.from_dict(check) for check in checks)
+    return verdict([Check.from_dict(check) for check in checks])
 
 
 def checks_table(checks: Sequence[Mapping[str, Any]], hosts: Sequence[str] | None = None) -> str:
     return table([Check.from_dict(check) for check in checks], hosts)
+
+
+def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each failed check."""
+    return [sentence(check) for check in failures([Check.from_dict(check) for check in checks])]
 
 
 class FilterModule:
@@ -116,6 +121,7 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         return {
+            "checks_failures": checks_failures,
             "checks_table": checks_table,
             "checks_verdict": checks_verdict,
             "docker_create_text": lanes.command_text,

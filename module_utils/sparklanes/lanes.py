@@ -103,8 +103,10 @@ def known_lanes(folders: Iterable[Path]) -> list[str]:
     found = set()
     for folder in folders:
         for entry in folder.glob("lane_*"):
-            if entry.is_dir() or entry.suffix in (".yml", ".yaml", ".json", ""):
-                found.add(entry.stem.removeprefix("lane_"))
+            # Ansible turns other characters of a group's name into _, and would not find the file.
+            name = re.fullmatch(r"lane_(\w+)(?:\.ya?ml|\.json)?", entry.name, re.ASCII)
+            if name:
+                found.add(name[1])
     return sorted(found)
 
 
@@ -257,6 +259,14 @@ def lookup(lane: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def site_line(path: str, value: str) -> str:
+    """The line of a site's file that fills a dotted path: `lane_image.digest` is `lane_image_site: {digest: …}`."""
+    name, *keys = path.split(".")
+    for key in reversed(keys):
+        value = f"{{{key}: {value}}}"
+    return f"{name}_site: {value}" if keys else f"{name}: {value}"
+
+
 def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
     """What a lane must still be told before it may launch, each with the one line that fills it.
 
@@ -266,25 +276,24 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
     where = SITE_FILE.format(lane=name)
     refused: dict[str, Check] = {}
 
-    def refuse(path: str, what: str, fill: str) -> None:
-        refused.setdefault(path, Check("LANE.UNKNOWN", who, FAIL, what, "known before launch", f"Fill it in {where}: {fill}"))
+    def refuse(path: str, what: str, value: str, remedy: str = "") -> None:
+        remedy = remedy or f"Add one line to {where}: {site_line(path, value)}"
+        refused.setdefault(path, Check("LANE.UNKNOWN", who, FAIL, what, f"{path} is known before launch", remedy))
 
     for item in lane["lane_unknowns"]:
-        path = item["fill"].partition(":")[0].strip()
-        if lookup(lane, path) in (None, "", [], {}):
-            refuse(path, item["what"], item["fill"])
+        path, _, value = item["fill"].partition(":")
+        if lookup(lane, path.strip()) in (None, "", [], {}):
+            refuse(path.strip(), item["what"], value.strip(), item["remedy"] or "")
     if lookup(lane, "lane_image.digest") is None:
-        refuse("lane_image.digest", "the image has no digest", 'lane_image_site: {digest: "sha256:…"}')
+        refuse("lane_image.digest", "the image has no digest", '"sha256:<64 hex digits>"')
     for model in ("lane_model", "lane_drafter"):
         if lane[model] and lane[model].get("revision") is None:
-            refuse(
-                f"{model}.revision", f"{lane[model]['repo']} has no revision", f'{model}_site: {{revision: "<40 hex digits>"}}'
-            )
+            refuse(f"{model}.revision", f"{lane[model]['repo']} has no revision", '"<40 hex digits>"')
     for files in ("lane_overlays", "lane_extras"):
         for index, item in enumerate(lane[files] or []):
             if item.get("sha256") is None:
-                fill = f"{files} with the sha256 of {item['source']}"
-                refuse(f"{files}.{index}.sha256", f"{item['source']} has no sha256", fill)
+                remedy = f"Write {files} with the sha256 of {item['source']} into {where} (sha256sum FILE)."
+                refuse(f"{files}.{index}.sha256", f"{item['source']} has no sha256", "", remedy)
     return list(refused.values()) or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
 
 

@@ -17,6 +17,8 @@ from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 CONTROLLER = "controller"
+# What a playbook needs: any lane may be missing (host), each host needs one (lane), or all that a launch asks for.
+NEEDS = ("host", "lane", "launch")
 # Tried together; each Python line gets the newest ansible-core that supports it.
 PYTHONS = ((3, 11), (3, 13))
 CORES = ((2, 19), (2, 21))
@@ -42,15 +44,15 @@ def _version(id: str, what: str, found: Sequence[Any], supported: tuple[tuple[in
     return judged(id, CONTROLLER, supported[0] <= major_minor <= supported[1], f"{what} {text}", f"{low} to {high}", remedy)
 
 
-def choice_check(host: str, variables: Mapping[str, Any], known: Sequence[str], launch: bool) -> Check:
+def choice_check(host: str, variables: Mapping[str, Any], known: Sequence[str], needs: str = "host") -> Check:
     """A host has a lane, we know it, and its variables were loaded."""
     lane, loaded = str(variables.get("lane") or ""), str(variables.get("lane_id") or "")
     names = f"one of {', '.join(known)}" if known else "a lane; there is none in group_vars/"
     if not lane:
         remedy = "Choose one: -e lane=NAME, or lane: NAME in the variables of the deployment's group."
-        if launch:
-            return Check("LANE.CHOICE", host, FAIL, "no lane is chosen", names, remedy)
-        return Check("LANE.CHOICE", host, WARN, "no lane is chosen: only the host part is done", names, remedy)
+        if needs == "host":
+            return Check("LANE.CHOICE", host, WARN, "no lane is chosen: only the host part is done", names, remedy)
+        return Check("LANE.CHOICE", host, FAIL, "no lane is chosen", names, remedy)
     if lane not in known:
         hint = did_you_mean(lane, known) or "Choose one of these, or add group_vars/lane_<id>.yml."
         return Check("LANE.CHOICE", host, FAIL, f"unknown lane {lane}", names, hint)
@@ -74,9 +76,11 @@ def preflight(
     play_hosts: Sequence[str],
     known: Sequence[str],
     options: Schema,
-    launch: bool = False,
+    needs: str = "host",
 ) -> list[Check]:
     """Everything that can be said of the inventory and the lanes of these hosts."""
+    if needs not in NEEDS:
+        raise ValueError(f"needs is {needs!r}: one of {', '.join(NEEDS)}")
     if not play_hosts:
         remedy = "Write your Sparks into inventory/fleet/10-fleet.yml: script/init ADDRESS ADDRESS …; and check -l."
         return [Check("INVENTORY.HOSTS", "sparks", FAIL, "no host in the group sparks", "at least one", remedy)]
@@ -84,13 +88,13 @@ def preflight(
     checks = deployments.membership_checks(names, groups, play_hosts)
     addresses = {host: address_of(host, hostvars[host]) for host in groups.get("sparks") or play_hosts}
     checks += deployments.address_checks("INVENTORY.ADDRESS", "address", addresses)
-    if launch:
+    if needs == "launch":
         checks += deployments.single_refusals(names, play_hosts)
     for deployment in deployments.deployments_of(names, play_hosts):
         members = [host for host in groups.get(deployment) or [] if host in names]
-        if launch:
+        if needs == "launch":
             checks += deployments.scope_refusals(play_hosts, members, deployment)
-        checks += _deployment(deployment, members, hostvars, known, options, launch)
+        checks += _deployment(deployment, members, hostvars, known, options, needs)
     return checks
 
 
@@ -100,13 +104,13 @@ def _deployment(
     hostvars: Mapping[str, Mapping[str, Any]],
     known: Sequence[str],
     options: Schema,
-    launch: bool,
+    needs: str,
 ) -> list[Check]:
     """All hosts of a deployment are judged, also those outside -l: their lane must be the same."""
     checks: list[Check] = []
     lanes: dict[str, dict[str, Any]] = {}
     for host in hosts:
-        choice = choice_check(host, hostvars[host], known, launch)
+        choice = choice_check(host, hostvars[host], known, needs)
         checks.append(choice)
         if choice.status != PASS:
             # Without a lane, a mistyped -e lane_… is still one.
@@ -121,9 +125,9 @@ def _deployment(
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]
-        if launch:
+        if needs == "launch":
             checks += launch_refusals(lanes[hosts[0]], deployment)
-    elif lanes and launch is False and any(not hostvars[host].get("lane") for host in hosts):
+    elif lanes and any(not hostvars[host].get("lane") for host in hosts):
         bare = [host for host in hosts if not hostvars[host].get("lane")]
         found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"
         checks.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one lane for all ranks", "Set lane for the group."))

@@ -59,7 +59,8 @@ readiness:
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (present, processes, error), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (local RepoDigests, null where absent),
-    C(peers) (address to true or false), C(transaction), C(deployment_state), C(releases).
+    C(peers) (address to true or false), C(transaction), C(deployment_state), C(releases),
+    C(last_good) (manifest and api of the frozen release that last passed all gates).
   returned: always
   type: dict
 """
@@ -158,9 +159,12 @@ def main() -> None:
         for address in params["peers"]
     }
     transaction = store.transaction()
-    facts["transaction"] = transaction.to_dict() if transaction else {}
+    facts["transaction"] = {**transaction.to_dict(), "expired": transaction.expired(facts["time"])} if transaction else {}
     facts["deployment_state"] = store.state().to_dict()
     facts["releases"] = store.releases()
+    good = store.state().last_good
+    kept = (store.spec(good), store.manifest(good)) if good else (None, None)
+    facts["last_good"] = {"manifest": kept[1], "api": kept[0]["api"]} if kept[0] and kept[1] else {}
     module.exit_json(changed=False, readiness=facts)
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.checks import Check, judged
+from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
 
 GIB = 1024**3
@@ -66,8 +66,10 @@ def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool
     return judged("LOCK.FREE", host, not why, why or "free", "free", "")
 
 
-def deaths(host: str, facts: Facts) -> Check:
+def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
     state = DeploymentState.from_dict(facts.get("deployment_state"))
+    if forgotten and state.waits_for_a_person():
+        return Check("DEATHS.EXPLAINED", host, SKIP, f"{len(state.deaths)} unexplained, forgotten by launch_forget_deaths=true")
     return judged(
         "DEATHS.EXPLAINED",
         host,
@@ -195,6 +197,7 @@ def gate_a(
     now: float,
     addresses: Mapping[str, str],
     break_lock: bool = False,
+    forget_deaths: bool = False,
 ) -> list[Check]:
     """Everything that can be known before the stop.
 
@@ -209,7 +212,7 @@ def gate_a(
             continue
         made.append(docker(host, known))
         made.append(lock(host, known, transaction, now, break_lock))
-        made.append(deaths(host, known))
+        made.append(deaths(host, known, forget_deaths))
         made.append(strangers(host, known))
         made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
         made.append(image(host, known, str(spec["image"])))
@@ -301,3 +304,18 @@ def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release
         found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
         made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))
     return made
+
+
+def serves(hosts: Sequence[str], facts: Mapping[str, Facts | None], release: str) -> bool:
+    """Whether every rank already runs this release, as a finished transaction left it."""
+    return bool(hosts) and all(
+        any(box.get("running") and box.get("release") == release for box in (facts.get(host) or {}).get("containers") or [])
+        and ((facts.get(host) or {}).get("deployment_state") or {}).get("current") == release
+        for host in hosts
+    )
+
+
+def other_lane(facts: Facts, lane: str) -> str:
+    """The lane that a rank on this Spark serves, if it is another one than `lane`; empty where none does."""
+    running = [str(box.get("lane", "")) for box in facts.get("containers") or [] if box.get("running") and box.get("deployment")]
+    return next((name for name in running if name != lane), "")

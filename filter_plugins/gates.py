@@ -1,0 +1,125 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Filters of the gates and of releases: a table of names over module_utils/sparklanes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible.errors import AnsibleFilterError
+
+_OURS = str(Path(__file__).resolve().parents[1] / "module_utils")
+if _OURS not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(_OURS)
+
+from ansible.module_utils.sparklanes import controller, fabric_cluster, readiness, releases, restore, status  # noqa: E402
+
+Facts = Mapping[str, Any]
+
+
+def answered(result: Facts | None) -> Facts | None:
+    """A registered result, None where the host did not answer or the module broke."""
+    if not result or result.get("unreachable") or result.get("skipped"):
+        return None
+    return result
+
+
+def gate_a(
+    registered: Facts,
+    specs: Facts,
+    staging: Facts,
+    fabrics: Facts,
+    transaction: str,
+    break_lock: bool = False,
+    forget_deaths: bool = False,
+) -> list[dict[str, str]]:
+    """Checks of gate A. `registered`: host → result of readiness_info; `fabrics`: host → roce_fabric."""
+    hosts = list(specs)
+    facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
+    addresses = {str(fabrics[host]["host_ip"]): host for host in hosts if fabrics.get(host, {}).get("host_ip")}
+    made = readiness.gate_a(
+        hosts, facts, specs, staging, transaction, time.time(), addresses if len(hosts) > 1 else {}, bool(break_lock), bool(forget_deaths)
+    )
+    if len(hosts) > 1:
+        made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})
+    return [check.to_dict() for check in made]
+
+
+def gate_b(registered: Facts, specs: Facts, min_free_gib: float) -> list[dict[str, str]]:
+    hosts = list(specs)
+    facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
+    return [check.to_dict() for check in readiness.gate_b(hosts, facts, specs, float(min_free_gib))]
+
+
+def ranks_alive(registered: Facts, hosts: Sequence[str], release: str) -> list[dict[str, str]]:
+    facts = {host: answered(registered.get(host)) for host in hosts}
+    return [check.to_dict() for check in readiness.ranks_alive(hosts, facts, release)]
+
+
+def serves(registered: Facts, release: str) -> bool:
+    """Whether every rank already runs this release. `registered`: host → result of readiness_info."""
+    facts = {host: (answered(result) or {}).get("readiness") for host, result in registered.items()}
+    return readiness.serves(list(facts), facts, release)
+
+
+def other_lane(result: Facts, lane: str | None) -> str:
+    """The lane that serves on a host, if it is another one. `result`: of readiness_info."""
+    return readiness.other_lane((answered(result) or {}).get("readiness") or {}, lane or "")
+
+
+def status_lines(hostvars: Facts, hosts: Sequence[str]) -> list[str]:
+    """What playbooks/status.yml shows for one deployment."""
+    rows = []
+    for host in hosts:
+        known = hostvars[host]
+        looked, rank = answered(known.get("status_readiness")), answered(known.get("status_rank"))
+        rows.append(status.Row(host, (looked or {}).get("readiness"), rank, dict(known.get("roce_fabric") or {})))
+    return status.lines(rows)
+
+
+def reason(registered: Facts, failure: Facts) -> dict[str, Any]:
+    """Why a launch failed. `registered`: host → result of rank_info."""
+    return restore.reason({host: answered(result) for host, result in registered.items()}, failure)
+
+
+def what_to_restore(registered: Facts, why: Facts, failed_release: str) -> dict[str, Any]:
+    """`registered`: host → result of readiness_info."""
+    return restore.restore({host: (answered(one) or {}).get("readiness") for host, one in registered.items()}, why, failed_release)
+
+
+def release_id(specs: Facts, identity: Facts) -> str:
+    """The id of the release that these rank specs (host → spec) and this identity make."""
+    return releases.release_id([specs[host] for host in specs], identity)
+
+
+def transaction_id(folder: str, resume: bool = True) -> str:
+    """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
+    try:
+        return controller.transaction_id(Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume))
+    except OSError as error:
+        raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
+
+
+class FilterModule:
+    """The filters by name."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "sparklanes_gate_a": gate_a,
+            "sparklanes_gate_b": gate_b,
+            "sparklanes_ranks_alive": ranks_alive,
+            "sparklanes_other_lane": other_lane,
+            "sparklanes_reason": reason,
+            "sparklanes_serves": serves,
+            "sparklanes_status": status_lines,
+            "sparklanes_restore": what_to_restore,
+            "sparklanes_staging": staging_of,
+            "sparklanes_release_id": release_id,
+            "sparklanes_transaction_id": transaction_id,
+        }

@@ -118,9 +118,7 @@ class Hub(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(
-        self, address: tuple[str, int], root: Path, token: str, faults: Faults, limit: int = 32
-    ) -> None:
+    def __init__(self, address: tuple[str, int], root: Path, token: str, faults: Faults, limit: int = 32) -> None:
         super().__init__(address, Handler)
         self.root = root
         self.token = token
@@ -163,9 +161,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if self.server.token and not hmac.compare_digest(
-            self.headers.get("Authorization", ""), f"Bearer {self.server.token}"
-        ):
+        if self.server.token and not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.server.token}"):
             return self.refuse(HTTPStatus.UNAUTHORIZED, "GatedRepo", "A token is required")
         if match := TREE_URL.fullmatch(path):
             if files := self.files(match[1], match[2]):
@@ -181,9 +177,7 @@ class Handler(BaseHTTPRequestHandler):
             if files := self.files(match[1], match[2]):
                 entry = next((entry for entry in files if entry.path == match[3]), None)
                 if entry is None:
-                    return self.refuse(
-                        HTTPStatus.NOT_FOUND, "EntryNotFound", f"No file {match[3]} in {match[1]}"
-                    )
+                    return self.refuse(HTTPStatus.NOT_FOUND, "EntryNotFound", f"No file {match[3]} in {match[1]}")
                 self.send_file(match[1], entry, revision(files))
             return None
         return self.refuse(HTTPStatus.NOT_FOUND, "", "Not found")

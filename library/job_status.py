@@ -1,0 +1,133 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Say where a detached job stands."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: job_status
+short_description: Say where a detached job stands
+description:
+  - Reads the state of a job that another module started on this Spark. Starts, stops and changes nothing.
+  - A job that ended without a word (killed, node rebooted) is reported as failed, with the last lines of its log.
+options:
+  job:
+    description: The job's name, such as V(stage).
+    type: str
+    required: true
+  wait:
+    description: Seconds to wait for its end before answering. Saves connections when polling.
+    type: float
+    default: 0
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+attributes:
+  check_mode:
+    description: Only reads.
+    support: full
+  diff_mode:
+    description: Changes nothing.
+    support: none
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: How far staging is
+  job_status:
+    job: stage
+"""
+
+RETURN = r"""
+running:
+  description: Whether it runs.
+  type: bool
+  returned: always
+finished:
+  description: Whether it ended, well or not.
+  type: bool
+  returned: always
+job_failed:
+  description: Whether it failed. The module itself does not.
+  type: bool
+  returned: always
+error:
+  description: Why.
+  type: str
+  returned: always
+progress:
+  description: One line, such as C(model: fetch   41 %  155.2 GiB of 377.4 GiB  2.1 GiB/s  1 min 42 s to go).
+  type: str
+  returned: always
+heartbeat_age:
+  description: Seconds since the job last wrote its state.
+  type: float
+  returned: always
+progress_age:
+  description: Seconds since it last got on.
+  type: float
+  returned: always
+state:
+  description: All it says of itself (phase, file, done, total, rate, eta).
+  type: dict
+  returned: always
+result:
+  description: What it returned.
+  type: dict
+  returned: when it left one
+actions:
+  description: Empty.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.jobs import Jobs
+
+
+def main() -> None:
+    module = AnsibleModule(
+        {
+            "job": {"type": "str", "required": True},
+            "wait": {"type": "float", "default": 0},
+            "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
+        },
+        supports_check_mode=True,
+    )
+    name = module.params["job"]
+    if "/" in name or name.startswith("."):
+        module.fail_json(msg=f"{name!r} is no job's name; it is a word such as stage")
+    jobs = Jobs(module.run_command, Path(module.params["jobs_dir"]))
+    limit = time.monotonic() + module.params["wait"]
+    status = jobs.status(name)
+    while status.running and time.monotonic() < limit:
+        time.sleep(0.5)
+        status = jobs.status(name)
+    if not status.exists:
+        module.fail_json(msg=f"there is no job {name} in {jobs.root}. Run the playbook that starts it")
+    answer = {
+        "running": status.running,
+        "finished": status.finished,
+        "job_failed": status.failed,
+        "error": status.error,
+        "progress": status.progress,
+        "heartbeat_age": status.heartbeat_age,
+        "progress_age": status.progress_age,
+        "state": dict(status.state),
+    }
+    result = jobs.result(name) if status.finished else None
+    if result is not None:
+        answer["result"] = result
+    module.exit_json(changed=False, actions=[], **answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Lend this Spark's complete models to its peers for the time of staging."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: model_lend
+short_description: Lend this Spark's complete models to its peers for the time of staging
+description:
+  - Runs an rsync daemon as a detached job (a transient unit), bound to one address, read-only, for the given
+    addresses only, with a password made for this staging. It ends by itself when nobody has taken anything for
+    O(idle_seconds), whatever became of the controller.
+  - Only models whose marker says they are complete are lent.
+options:
+  state:
+    description: Whether the models are lent.
+    type: str
+    choices: [lent, kept]
+    default: lent
+  models:
+    description: The models, as M(model_stage) takes them.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: A word, such as V(model) or V(drafter).
+        type: str
+        required: true
+      path:
+        description: Its folder on this Spark.
+        type: str
+        required: true
+      repo:
+        description: Its name on the Hub.
+        type: str
+        default: ''
+      revision:
+        description: The commit.
+        type: str
+        default: ''
+  address:
+    description: The address to listen on, that of the fabric.
+    type: str
+  port:
+    description: The port to listen on.
+    type: int
+    default: 18730
+  allow:
+    description: Addresses or networks that may connect.
+    type: list
+    elements: str
+    default: []
+  secret:
+    description: The password for this staging.
+    type: str
+  idle_seconds:
+    description: End after so long without a transfer.
+    type: int
+    default: 900
+  staged_dir:
+    description: Where manifests and markers lie.
+    type: path
+    default: /var/lib/sparklanes/staged
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+attributes:
+  check_mode:
+    description: Says what it would do.
+    support: full
+  diff_mode:
+    description: There is no file to show.
+    support: none
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: The head lends its models
+  model_lend:
+    models:
+      - {name: model, path: /var/lib/sparklanes/models/tiny, repo: sparklanes/tiny, revision: '{{ revision }}'}
+    address: 10.93.2.11
+    allow: [10.93.2.11, 10.93.2.12]
+    secret: "{{ once }}"
+
+- name: The head lends no more
+  model_lend:
+    state: kept
+    models: []
+"""
+
+RETURN = r"""
+url:
+  description: Where peers take the models, C(rsync://USER@ADDRESS:PORT).
+  type: str
+  returned: when lent
+manifests:
+  description: The sha256 of each model's manifest, by model name.
+  type: dict
+  returned: when lent
+actions:
+  description: What was done, in sentences.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import hashlib
+import ipaddress
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+from ansible.module_utils.sparklanes.lending import (
+    JOB,
+    RUNTIME,
+    add_secret,
+    answers,
+    manifests,
+    user_of,
+    where_lent,
+)
+from ansible.module_utils.sparklanes.staging import StagingError
+
+OPTIONS: dict[str, Any] = {
+    "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},
+    "models": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "path": {"type": "str", "required": True},
+            "repo": {"type": "str", "default": ""},
+            "revision": {"type": "str", "default": ""},
+        },
+    },
+    "address": {"type": "str"},
+    "port": {"type": "int", "default": 18730},
+    "allow": {"type": "list", "elements": "str", "default": []},
+    "secret": {"type": "str", "no_log": True},
+    "idle_seconds": {"type": "int", "default": 900},
+    "staged_dir": {"type": "path", "default": "/var/lib/sparklanes/staged"},
+    "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
+}
+START_TIMEOUT = 20.0
+
+
+def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
+    params = module.params
+    for address in [params["address"], *params["allow"]]:
+        try:
+            ipaddress.ip_network(address, strict=False)
+        except ValueError:
+            raise StagingError(f"{address!r} is no IP address; role roce finds those of the fabric") from None
+    _, texts = manifests(params["models"], Path(params["staged_dir"]))
+    answer = {
+        "url": f"rsync://{user_of(params['secret'])}@{params['address']}:{params['port']}",
+        "manifests": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()},
+    }
+    if module.check_mode:
+        return {"changed": True, "actions": ["would lend"], **answer}
+    keys = ("models", "address", "port", "allow", "idle_seconds", "staged_dir")
+    args = {key: params[key] for key in keys}
+    began = jobs.start(
+        JOB,
+        "lending:lend_models",
+        args,
+        {"secret": params["secret"]},
+        {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700"},
+    )
+    folder = jobs.folder(JOB)
+    limit = time.monotonic() + START_TIMEOUT
+    while (place := where_lent(folder)) is None:
+        status = jobs.status(JOB)
+        if status.finished or time.monotonic() > limit:
+            raise JobError(status.error or f"the rsync daemon did not start in {START_TIMEOUT:.0f} s: see {folder}/log")
+        time.sleep(0.1)
+    run, address, port = place
+    if not answers(address, port):
+        raise JobError(f"the rsync daemon on {address} port {port} does not answer: see {folder}/rsync.log")
+    if not began:
+        add_secret(run, params["secret"])
+    done = "lends" if began else "already lent"
+    return {"changed": began, "actions": [f"{done} {', '.join(sorted(texts))} on {address} port {port}"], **answer}
+
+
+def main() -> None:
+    needed = [("state", "lent", ["address", "allow", "secret"])]
+    module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=needed)
+    jobs = Jobs(module.run_command, Path(module.params["jobs_dir"]))
+    try:
+        if module.params["state"] == "lent":
+            result = lend(module, jobs)
+        elif module.check_mode:
+            result = {"changed": jobs.status(JOB).running, "actions": []}
+        else:
+            stopped = jobs.stop(JOB)
+            result = {"changed": stopped, "actions": ["stopped lending"] if stopped else []}
+    except (StagingError, JobError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

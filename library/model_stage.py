@@ -1,0 +1,434 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Have models complete and verified on this Spark."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: model_stage
+short_description: Have models complete and verified on this Spark
+description:
+  - Looks at models without reading their data (marker, sizes, mtimes, safetensors headers, the lane's guards).
+    Where all is as it should be, that is all it does, in seconds for 400 GB.
+  - Otherwise a detached job reads what is there, fetches what is not, verifies every file by its hash and writes
+    a marker last. The module returns the job's name at once; M(long_job) follows it, M(job_status) shows it.
+    A second call while it runs attaches to it.
+  - Nothing but the model's own files is ever written into its folder.
+options:
+  models:
+    description: The models. One call handles all of them.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: A word, such as V(model) or V(drafter).
+        type: str
+        required: true
+      path:
+        description: Its folder on this Spark.
+        type: str
+        required: true
+      repo:
+        description: Its name on the Hub, C(organisation/name).
+        type: str
+        default: ''
+      revision:
+        description: The commit, 40 hex digits. Needed for O(source=hub).
+        type: str
+        default: ''
+      sha256:
+        description: What files must hash to, by name, on top of what the source says.
+        type: dict
+        default: {}
+      expect:
+        description:
+          - Guards; zero is not checked. C(shards), C(tensors) and C(bytes) (of all shards on disk).
+        type: dict
+        default: {}
+      config_sha256:
+        description: What C(config.json) must hash to.
+        type: str
+        default: ''
+  state:
+    description:
+      - V(staged) starts the job where one is needed.
+      - V(planned) never does, and does not fail over what is missing. It says what is there and what would be done.
+    type: str
+    choices: [staged, planned]
+    default: staged
+  source:
+    description:
+      - V(hub) downloads with the pinned client of the Hub.
+      - V(peer) takes the files from another Spark, see M(model_lend).
+      - V(directory) verifies what is already there, a plain folder or the snapshot folder of a Hub cache,
+        and uses it in place.
+    type: str
+    choices: [hub, peer, directory]
+    default: hub
+  verify:
+    description:
+      - V(quick) trusts what was read and has kept size and mtime.
+      - V(full) reads everything again. Only this finds what a disk does to a file silently.
+    type: str
+    choices: [quick, full]
+    default: quick
+  repair:
+    description: Fetch a file anew whose content is bad. Otherwise the bad file is left for inspection and the job fails.
+    type: bool
+    default: true
+  endpoint:
+    description: The Hub, or a mirror that speaks its protocol.
+    type: str
+    default: https://huggingface.co
+  token:
+    description: For repositories that need one. Reaches the job through a pipe and is in no file.
+    type: str
+  hub_version:
+    description: Version of C(huggingface_hub) in the virtual environment that is made on the fetching Spark.
+    type: str
+    default: 2.4.0
+  pip_args:
+    description: Further arguments of C(pip install) for it, for instance an index of the site.
+    type: list
+    elements: str
+    default: []
+  peer:
+    description: Needed for O(source=peer).
+    type: dict
+    suboptions:
+      url:
+        description: The lender, C(rsync://USER@ADDRESS:PORT).
+        type: str
+        required: true
+      secret:
+        description: The password for this staging.
+        type: str
+        required: true
+      manifests:
+        description: The sha256 of each model's manifest as the lender told the controller, by model name.
+        type: dict
+        required: true
+  workers:
+    description: How many files are fetched or read at once.
+    type: int
+    default: 8
+  rate_mib:
+    description: Limit in MiB/s of reading and of taking from a peer. V(0) is none. The Hub's client knows no limit.
+    type: int
+    default: 0
+  serving_rate_mib:
+    description: The limit while a rank or another GPU process runs on this Spark.
+    type: int
+    default: 256
+  reserve_gib:
+    description: Space on the disk that must stay free.
+    type: int
+    default: 10
+  host:
+    description: This Spark's name in messages.
+    type: str
+  staged_dir:
+    description: Where manifests and markers lie.
+    type: path
+    default: /var/lib/sparklanes/staged
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+  venvs_dir:
+    description: Where the client's virtual environment lies.
+    type: path
+    default: /var/lib/sparklanes/venvs
+attributes:
+  check_mode:
+    description: Returns the plan; asks no network and starts nothing.
+    support: full
+  diff_mode:
+    description: Shows the state of each model before and after.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: The weights are complete
+  long_job:
+    module: model_stage
+    args:
+      host: "{{ inventory_hostname }}"
+      models:
+        - name: model
+          path: /var/lib/sparklanes/models/tiny
+          repo: sparklanes/tiny
+          revision: 0123456789012345678901234567890123456789
+
+- name: What each Spark lacks
+  model_stage:
+    state: planned
+    models:
+      - {name: model, path: /var/lib/sparklanes/models/tiny}
+"""
+
+RETURN = r"""
+staged:
+  description: Whether all models are complete and verified.
+  type: bool
+  returned: always
+models:
+  description: Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors).
+  type: list
+  elements: dict
+  returned: always
+checks:
+  description: What is not as it should be, each with host, found, expected and next step.
+  type: list
+  elements: dict
+  returned: always
+plan:
+  description: What would be done, in sentences.
+  type: list
+  elements: str
+  returned: always
+actions:
+  description: What was done, in sentences.
+  type: list
+  elements: str
+  returned: always
+job:
+  description: The job that was started or attached to.
+  type: str
+  returned: when there is one
+attached:
+  description: Whether the job ran already.
+  type: bool
+  returned: when there is a job
+"""
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.checks import FAIL, sentence
+from ansible.module_utils.sparklanes.fetching import JOB
+from ansible.module_utils.sparklanes.hub import REPO
+from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+from ansible.module_utils.sparklanes.staging import (
+    Model,
+    StagingError,
+    Standing,
+    Store,
+    check_room,
+    free_bytes,
+    plan,
+    standing,
+)
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+OPTIONS: dict[str, Any] = {
+    "models": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "path": {"type": "str", "required": True},
+            "repo": {"type": "str", "default": ""},
+            "revision": {"type": "str", "default": ""},
+            "sha256": {"type": "dict", "default": {}},
+            "expect": {"type": "dict", "default": {}},
+            "config_sha256": {"type": "str", "default": ""},
+        },
+    },
+    "state": {"type": "str", "choices": ["staged", "planned"], "default": "staged"},
+    "source": {"type": "str", "choices": ["hub", "peer", "directory"], "default": "hub"},
+    "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
+    "repair": {"type": "bool", "default": True},
+    "endpoint": {"type": "str", "default": "https://huggingface.co"},
+    "token": {"type": "str", "no_log": True},
+    "hub_version": {"type": "str", "default": "2.4.0"},
+    "pip_args": {"type": "list", "elements": "str", "default": []},
+    "peer": {
+        "type": "dict",
+        "options": {
+            "url": {"type": "str", "required": True},
+            "secret": {"type": "str", "required": True, "no_log": True},
+            "manifests": {"type": "dict", "required": True},
+        },
+    },
+    "workers": {"type": "int", "default": 8},
+    "rate_mib": {"type": "int", "default": 0},
+    "serving_rate_mib": {"type": "int", "default": 256},
+    "reserve_gib": {"type": "int", "default": 10},
+    "host": {"type": "str"},
+    "staged_dir": {"type": "path", "default": "/var/lib/sparklanes/staged"},
+    "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
+    "venvs_dir": {"type": "path", "default": "/var/lib/sparklanes/venvs"},
+}
+
+
+def serving(module: AnsibleModule) -> bool:
+    """Whether this Spark serves: a rank's container runs, or any process uses the GPU."""
+    for command in (
+        ["docker", "ps", "--quiet", "--filter", "label=sparklanes.release"],
+        ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
+    ):
+        if module.get_bin_path(command[0]) is None:
+            continue
+        code, output, _ = module.run_command(command)
+        if code == 0 and output.strip():
+            return True
+    return False
+
+
+def same_work(wanted: Mapping[str, Any], running: Mapping[str, Any]) -> bool:
+    """Whether a running job does what is wanted. Where it takes the files from is its own affair."""
+    return all(wanted[key] == running.get(key) for key in ("models", "verify"))
+
+
+class Stage:
+    """One call of the module."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.params = module.params
+        self.host = self.params["host"] or platform.node()
+        self.models = [Model.from_dict(model) for model in self.params["models"]]
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names) or len({model.path for model in self.models}) != len(names):
+            raise StagingError("two models have the same name or the same path")
+        if self.params["workers"] < 1:
+            raise StagingError(f"workers is {self.params['workers']}; at least 1 is needed")
+        self.staged_dir = Path(self.params["staged_dir"])
+        self.jobs = Jobs(self.run, Path(self.params["jobs_dir"]))
+
+    def run(self, command: list[str]) -> tuple[int, str, str]:
+        code, output, error = self.module.run_command(command)
+        return code, output, error
+
+    def look(self) -> list[Standing]:
+        return [standing(model, self.host, Store(self.staged_dir, model.path)) for model in self.models]
+
+    def result(self, standings: list[Standing]) -> dict[str, Any]:
+        checks = [check for one in standings for check in one.checks]
+        source = {"hub": self.params["endpoint"], "peer": "a peer"}.get(self.params["source"], "its folder")
+        return {
+            "changed": False,
+            "staged": all(one.staged for one in standings),
+            "models": [one.to_dict() for one in standings],
+            "checks": [check.to_dict() for check in checks],
+            "plan": plan(standings, source, free_bytes),
+            "actions": [],
+        }
+
+    def __call__(self) -> dict[str, Any]:
+        running = self.jobs.status(JOB).running
+        standings = self.look()
+        result = self.result(standings)
+        if self.params["state"] == "planned":
+            return {**result, "running": running}
+        if result["staged"] and self.params["verify"] == "quick":
+            return result
+        hopeless = [
+            sentence(check)
+            for one in standings
+            if not one.staged and not one.fixable
+            for check in one.checks
+            if check.status == FAIL
+        ]
+        if hopeless and not running:
+            raise StagingError("; ".join(hopeless))
+        self.refuse_early(standings)
+        if self.module.check_mode:
+            return {**result, "changed": not result["staged"], "diff": difference(standings)}
+        return {**result, **self.start(standings), "diff": difference(standings)}
+
+    def refuse_early(self, standings: list[Standing]) -> None:
+        """What can be known to fail is said now, not by a job."""
+        source = self.params["source"]
+        for one in standings:
+            if source == "directory":
+                if not Path(one.model.path).is_dir():
+                    raise StagingError(
+                        f"{self.host}: {one.model.path} is no folder. Put {one.model.name} there, or let it be fetched"
+                        " (model_weights_source: hub)"
+                    )
+                continue
+            if source == "hub":
+                one.model.needs_commit()
+                if not REPO.fullmatch(one.model.repo):
+                    raise StagingError(f"{one.model.name}: {one.model.repo!r} is no repository; it is like org/name")
+            if one.missing_bytes and not self.jobs.status(JOB).running:
+                reserve = self.params["reserve_gib"] * GIB
+                incoming = Path(one.model.path).resolve()
+                left = incoming.parent / f".{incoming.name}.incoming"
+                have = sum(file.stat().st_blocks * 512 for file in left.rglob("*") if file.is_file())
+                needed = max(0, one.missing_bytes - have)
+                check_room(one.model, self.host, needed, free_bytes(one.model.path), reserve)
+        if source == "peer" and not self.params["peer"]:
+            raise StagingError("source is peer, but peer is not given")
+
+    def start(self, standings: list[Standing]) -> dict[str, Any]:
+        params = self.params
+        peer = params["peer"] or {}
+        limit = params["rate_mib"]
+        if serving(self.module):
+            limit = min(limit or params["serving_rate_mib"], params["serving_rate_mib"])
+        args = {
+            "host": self.host,
+            "models": [model.to_dict() for model in self.models],
+            "was_staged": all(one.staged for one in standings),
+            "source": params["source"],
+            "verify": params["verify"],
+            "repair": params["repair"],
+            "workers": params["workers"],
+            "rate": limit * MIB,
+            "reserve": params["reserve_gib"] * GIB,
+            "staged_dir": str(self.staged_dir),
+            "hub": {
+                "endpoint": params["endpoint"],
+                "version": params["hub_version"],
+                "pip_args": params["pip_args"],
+                "venvs_dir": params["venvs_dir"],
+            },
+            "peer": {key: value for key, value in peer.items() if key != "secret"},
+        }
+        secrets = {}
+        if params["token"] and params["source"] == "hub":
+            secrets["token"] = params["token"]
+        if peer and params["source"] == "peer":
+            secrets["peer_secret"] = peer["secret"]
+        began = self.jobs.start(JOB, "fetching:stage", args, secrets, same=lambda running: same_work(args, running))
+        name = self.jobs.unit(JOB)
+        return {
+            "changed": True,
+            "job": JOB,
+            "attached": not began,
+            "actions": [f"{'started' if began else 'attached to'} job {JOB} ({name})"],
+        }
+
+
+def difference(standings: list[Standing]) -> dict[str, str]:
+    before = "".join(f"{one.model.name} {one.model.path}: {'complete' if one.staged else 'incomplete'}\n" for one in standings)
+    return {"before": before, "after": before.replace(": incomplete", ": complete")}
+
+
+def main() -> None:
+    module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=[("source", "peer", ["peer"])])
+    try:
+        result = Stage(module)()
+    except (StagingError, JobError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or 'the disk'}: {error.strerror}. Check the disk and its mount")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

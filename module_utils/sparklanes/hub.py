@@ -1,0 +1,147 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The Hugging Face Hub: what a repository holds at a commit, and one file of it by the Hub's own client.
+
+The list comes from one plain request. The bytes come through `huggingface_hub`, pinned in a virtual environment
+of its own: it knows the Hub's storage back ends, its retries and its tokens. What it delivers is never trusted
+(it reports success for wrong bytes under the right ETag); staging.py hashes every file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+ENDPOINT = "https://huggingface.co"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+TIMEOUT = 30.0
+
+
+class HubError(Exception):
+    """The Hub's answer, in words for a person."""
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """One file at one commit. Large ones have a sha256, all have git's blob hash."""
+
+    size: int
+    sha256: str
+    git_sha1: str
+
+
+def parse_tree(entries: Any) -> dict[str, HubFile]:
+    """The files in one page of the tree API."""
+    files: dict[str, HubFile] = {}
+    try:
+        for entry in entries:
+            if entry["type"] != "file":
+                continue
+            lfs = entry.get("lfs") or {}
+            # An LFS file's git hash is that of its pointer, not of its content.
+            git = "" if lfs else str(entry["oid"])
+            files[entry["path"]] = HubFile(int(lfs.get("size", entry["size"])), str(lfs.get("oid", "")), git)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HubError(f"the Hub's list of files is unreadable ({type(error).__name__}: {error})") from error
+    return files
+
+
+def explain(status: int, code: str, repo: str, revision: str, endpoint: str) -> str:
+    """What a refusal means and what to do about it."""
+    where = f"{repo}@{revision[:12]} at {endpoint}"
+    if status in (401, 403) or code == "GatedRepo":
+        return f"{where}: access denied ({status}). Accept the model's terms on its page, then give a token that may read it"
+    if code == "RevisionNotFound":
+        return f"{where}: no such revision. Take the commit's 40 hex digits from the model's history page"
+    if status == 404:
+        return f"{where}: not found. Check the repository's name (a private one needs a token)"
+    return f"{where}: HTTP {status} {code}".rstrip()
+
+
+def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: float = TIMEOUT) -> dict[str, HubFile]:
+    """The files of a repository at a commit, by name."""
+    endpoint = endpoint.rstrip("/")
+    url = f"{endpoint}/api/models/{quote(repo)}/tree/{quote(revision)}?recursive=true&expand=false"
+    files: dict[str, HubFile] = {}
+    while url:
+        if urlsplit(url)[:2] != urlsplit(endpoint)[:2]:
+            raise HubError(f"{endpoint} sends the list of {repo} on to another server, {urlsplit(url).netloc}")
+        request = urllib.request.Request(url)
+        if token:
+            # Not sent on where the answer is a redirect to somewhere else.
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                files |= parse_tree(json.load(answer))
+                following = NEXT.search(answer.headers.get("Link", ""))
+        except urllib.error.HTTPError as error:
+            code = error.headers.get("X-Error-Code", "")
+            raise HubError(explain(error.code, code, repo, revision, endpoint)) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise HubError(
+                f"{endpoint} does not answer ({reason}). Check the node's route, proxy and DNS, or set another endpoint"
+            ) from error
+        url = following[1] if following else ""
+    if not files:
+        raise HubError(f"{repo}@{revision[:12]} at {endpoint} holds no files")
+    return files
+
+
+# --- the client in its own environment -----------------------------------------------------------------------
+
+
+def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of one client process. The token is in nothing else."""
+    chosen = {name: value for name, value in base.items() if not name.startswith(("HF_", "HUGGING_FACE_"))}
+    chosen |= {
+        "HF_ENDPOINT": endpoint.rstrip("/"),
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DOWNLOAD_TIMEOUT": "60",
+        # A second copy of every chunk on the node's disk would be of no use: each file is fetched once.
+        "HF_XET_CHUNK_CACHE_SIZE_BYTES": "0",
+        "NO_COLOR": "1",
+    }
+    if token:
+        chosen["HF_TOKEN"] = token
+    return chosen
+
+
+def download_command(venv: Path, repo: str, revision: str, file: str, folder: Path) -> list[str]:
+    return [str(venv / "bin" / "hf"), "download", repo, file, "--revision", revision, "--local-dir", str(folder)]
+
+
+Run = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str]]
+
+
+def ensure_client(venv: Path, version: str, pip_args: Sequence[str], run: Run, python: str) -> bool:
+    """Have exactly this version of the client in the virtual environment. True where it was made.
+
+    The marker is written last: an environment whose making was interrupted is made anew.
+    """
+    marker = venv / "sparklanes-ready"
+    wanted = f"huggingface_hub=={version}"
+    if marker.is_file() and marker.read_text().strip() == wanted and (venv / "bin" / "hf").exists():
+        return False
+    marker.unlink(missing_ok=True)
+    code, output = run([python, "-m", "venv", "--clear", str(venv)], os.environ)
+    if code != 0:
+        raise HubError(f"{venv}: the virtual environment can't be made (is python3-venv installed?): {output}")
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    code, output = run([*pip, *pip_args, wanted], os.environ)
+    if code != 0:
+        raise HubError(f"{wanted} can't be installed: {output}. Give the node a package index (model_weights_pip_args)")
+    marker.write_text(wanted + "\n")
+    return True

@@ -1,0 +1,571 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Which weights a Spark should hold, which it holds, and how far that is proven.
+
+Three things are told apart, each a small file in /var/lib/sparklanes/staged/<model>/, never beside the weights:
+
+    manifest.json   what the files must be (size and hash of each), from the Hub, a peer or a first look
+    PARTIAL.json    which files were read and found so, while staging is under way
+    STAGED.json     the same for all files; written last, so that its presence means a complete model
+
+A record holds size, mtime and sha256 of a file when it was read. A file whose size and mtime still agree is
+trusted without reading it again; anything else is read. What disks do silently keeps both, and needs `full`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.hub import COMMIT, HubFile
+from ansible.module_utils.sparklanes.jobs import human_bytes, read_json, write_json
+from ansible.module_utils.sparklanes.safetensors import SUFFIX, Account, scan
+
+STAGED = Path("/var/lib/sparklanes/staged")
+SCHEMA = "sparklanes-weights/1"
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SHA1 = re.compile(r"[0-9a-f]{40}")
+BLOCK = 4 << 20
+CLIENT_FOLDERS = (".cache", ".git")
+
+
+class StagingError(Exception):
+    """A model that can't be as asked. The text is for a person."""
+
+
+# --- what is asked, what must be, what was seen ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model as a lane asks for it. Zero and empty guards are not asked for."""
+
+    name: str
+    path: str
+    repo: str = ""
+    revision: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    shards: int = 0
+    tensors: int = 0
+    bytes: int = 0
+    config_sha256: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Model:
+        """From module or job arguments; complains about what can't be meant."""
+        expect = data.get("expect") or {}
+        model = cls(
+            name=data["name"],
+            path=data["path"].rstrip("/"),
+            repo=data.get("repo") or "",
+            revision=data.get("revision") or "",
+            sha256=dict(data.get("sha256") or {}),
+            shards=int(expect.get("shards") or 0),
+            tensors=int(expect.get("tensors") or 0),
+            bytes=int(expect.get("bytes") or 0),
+            config_sha256=data.get("config_sha256") or "",
+        )
+        if not model.name.isidentifier():
+            raise StagingError(f"the model's name is {model.name!r}; it must be a word like model or drafter")
+        parts = PurePosixPath(model.path).parts
+        if not model.path.startswith("/") or ".." in parts or len(parts) < 3:
+            raise StagingError(f"{model.name}: path {model.path!r} must be absolute, and no top-level folder")
+        for file, digest in model.sha256.items():
+            if not SHA256.fullmatch(digest):
+                raise StagingError(f"{model.name}: sha256 of {file} is {digest!r}; it must be 64 hex digits")
+        return model
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["expect"] = {key: data.pop(key) for key in ("shards", "tensors", "bytes")}
+        return data
+
+    def needs_commit(self) -> None:
+        if not COMMIT.fullmatch(self.revision):
+            raise StagingError(
+                f"{self.name}: revision {self.revision!r} of {self.repo or 'the repository'} is no commit. A branch"
+                " may change between two nodes: set revision to the 40 hex digits from the model's history page"
+            )
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file must be. Small files of the Hub come with git's hash only."""
+
+    size: int
+    sha256: str = ""
+    git_sha1: str = ""
+    at: str = ""  # where a peer's export has it, when not under its own name
+
+    def matches(self, sha256: str, git_sha1: str) -> bool:
+        """Whether these digests are the ones wanted; without a wanted digest the first seen is right."""
+        if self.sha256:
+            return sha256 == self.sha256
+        return not self.git_sha1 or git_sha1 == self.git_sha1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file as it was when it was last read whole."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All files of one revision of one model."""
+
+    repo: str
+    revision: str
+    files: Mapping[str, Content]
+    source: str = ""  # whose word this is: hub, peer, blob names, first look
+
+    @property
+    def bytes(self) -> int:
+        return sum(content.size for content in self.files.values())
+
+    def of(self, model: Model) -> bool:
+        return (self.repo, self.revision) == (model.repo, model.revision)
+
+    def to_dict(self) -> dict[str, Any]:
+        files = {
+            name: {key: value for key, value in asdict(content).items() if value or key == "size"}
+            for name, content in sorted(self.files.items())
+        }
+        return {"schema": SCHEMA, "repo": self.repo, "revision": self.revision, "source": self.source, "files": files}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
+        """From JSON that another node or the Hub sent: nothing in it is believed to be a harmless path."""
+        try:
+            files = {safe_name(name): Content(**entry) for name, entry in data["files"].items()}
+            for name, content in files.items():
+                if type(content.size) is not int or content.size < 0:
+                    raise ValueError(f"size {content.size!r} of {name}")
+                if content.sha256 and not SHA256.fullmatch(content.sha256):
+                    raise ValueError(f"sha256 {content.sha256!r} of {name}")
+                if content.at:
+                    safe_name(content.at)
+            return cls(str(data["repo"]), str(data["revision"]), files, str(data.get("source", "")))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StagingError(f"the manifest is unreadable ({type(error).__name__}: {error})") from error
+
+
+def safe_name(name: str) -> str:
+    """A relative path that stays below its folder, or an error."""
+    path = PurePosixPath(name)
+    bad = not name or name != str(path) or path.is_absolute() or ".." in path.parts
+    if bad or any(ord(letter) < 32 for letter in name) or path.parts[0] in CLIENT_FOLDERS:
+        raise StagingError(f"{name!r} is no name for a file of a model")
+    return name
+
+
+def from_hub(model: Model, files: Mapping[str, HubFile]) -> Manifest:
+    contents = {safe_name(name): Content(file.size, file.sha256, file.git_sha1) for name, file in files.items()}
+    return with_digests(model, Manifest(model.repo, model.revision, contents, "hub"))
+
+
+def with_digests(model: Model, manifest: Manifest) -> Manifest:
+    """The manifest with the lane's own sha256 values, which must not contradict it."""
+    files = dict(manifest.files)
+    for name, digest in model.sha256.items():
+        known = files.get(name)
+        if known is None:
+            raise StagingError(
+                f"{model.name}: the lane names {name}, which {manifest.source} does not list for {model.repo}"
+                f"@{model.revision[:12]}. Correct lane_{model.name}.sha256"
+            )
+        if known.sha256 and known.sha256 != digest:
+            raise StagingError(
+                f"{model.name}: {name} is {known.sha256[:16]}… by {manifest.source}, {digest[:16]}… by the lane."
+                " Find out which of the two is meant before staging"
+            )
+        files[name] = Content(known.size, digest, known.git_sha1, known.at)
+    return Manifest(manifest.repo, manifest.revision, files, manifest.source)
+
+
+# --- the folder on disk ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One file as stat shows it."""
+
+    size: int
+    mtime_ns: int
+
+
+def look(folder: Path) -> dict[str, Seen]:
+    """The files below a folder by name, symlinks followed (a Hub cache is made of them), client caches left out."""
+    found: dict[str, Seen] = {}
+    if not folder.is_dir():
+        return found
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in CLIENT_FOLDERS)
+        for name in sorted(names):
+            path = Path(here, name)
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # a dangling link is a missing file
+            found[path.relative_to(folder).as_posix()] = Seen(stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def known_digests(folder: Path, revision: str) -> dict[str, Content]:
+    """What a Hub client left about the files of a folder: its list of the commit, or blobs named by their hash."""
+    tree = read_json(folder / ".cache" / "huggingface" / "trees" / f"{revision}.json") or {}
+    found: dict[str, Content] = {}
+    try:
+        for name, entry in tree.get("files", {}).items():
+            sha256 = str(entry.get("lfs_sha256") or "")
+            git = "" if sha256 else str(entry.get("blob_id") or "")
+            found[safe_name(name)] = Content(int(entry["size"]), sha256, git)
+    except (KeyError, TypeError, ValueError, AttributeError, StagingError):
+        found = {}
+    for name, seen in look(folder).items():
+        path = folder / name
+        blob = path.resolve().name if path.is_symlink() else ""
+        if SHA256.fullmatch(blob):
+            found.setdefault(name, Content(seen.size, sha256=blob))
+        elif SHA1.fullmatch(blob):
+            found.setdefault(name, Content(seen.size, git_sha1=blob))
+    return found
+
+
+def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
+    """The manifest of files that are already there: what is known of them, else what a first look will show."""
+    seen = look(folder)
+    if not seen:
+        raise StagingError(
+            f"{model.name}: {folder} holds no files. Put the model there, or let it be fetched (model_weights_source: hub)"
+        )
+    if saved is not None and saved.of(model):
+        return with_digests(model, saved)
+    known = known_digests(folder, model.revision)
+    files = {name: known.get(name, Content(stat.size)) for name, stat in seen.items()}
+    files |= known  # a file that the client listed and that is not there is missing
+    for name, digest in model.sha256.items():
+        size = seen[name].size if name in seen else 0
+        files[name] = Content(files[name].size if name in files else size, digest)
+    told = "client's list" if known else "first look"
+    return Manifest(model.repo, model.revision, files, told)
+
+
+@dataclass
+class Assessment:
+    """The files of a manifest, sorted by what is known of each."""
+
+    verified: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # right size, not read since it changed
+    wrong_size: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)  # there, but in no manifest
+
+    @property
+    def complete(self) -> bool:
+        return not (self.unread or self.wrong_size or self.missing)
+
+    @property
+    def to_fetch(self) -> list[str]:
+        return self.wrong_size + self.missing
+
+
+def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str, Seen]) -> Assessment:
+    """Sort the files. Pure."""
+    result = Assessment(extra=sorted(set(seen) - set(manifest.files)))
+    for name, content in sorted(manifest.files.items()):
+        stat = seen.get(name)
+        record = records.get(name)
+        if stat is None:
+            result.missing.append(name)
+        elif stat.size != content.size:
+            result.wrong_size.append(name)
+        elif record == Record(stat.size, stat.mtime_ns, content.sha256 or record.sha256 if record else ""):
+            result.verified.append(name)
+        else:
+            result.unread.append(name)
+    return result
+
+
+# --- our own files about a model -------------------------------------------------------------------------------
+
+
+class Store:
+    """manifest, partial and complete records of the model in one folder."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        slug = re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(path).name)
+        self.folder = root / f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+        self.marker = self.folder / "STAGED.json"
+        self.partial = self.folder / "PARTIAL.json"
+        self.path = path
+
+    def manifest(self) -> Manifest | None:
+        data = read_json(self.folder / "manifest.json")
+        try:
+            return Manifest.from_dict(data) if data else None
+        except StagingError:
+            return None
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        write_json(self.folder / "manifest.json", manifest.to_dict())
+
+    def staged(self) -> Manifest | None:
+        """The revision that stands complete here, or None."""
+        data = read_json(self.marker)
+        return Manifest.from_dict({**data, "files": {}}) if data and data.get("path") == self.path else None
+
+    def records(self) -> dict[str, Record]:
+        """What is known of each file, complete or not."""
+        data = read_json(self.marker) or read_json(self.partial) or {}
+        try:
+            return {name: Record(**entry) for name, entry in data.get("files", {}).items()}
+        except (TypeError, AttributeError):
+            return {}
+
+    def save(self, manifest: Manifest, records: Mapping[str, Record], complete: bool) -> None:
+        """Complete: the marker, last of all. Else: the partial one, and no marker from then on."""
+        data = {"schema": SCHEMA, "path": self.path, "repo": manifest.repo, "revision": manifest.revision}
+        data["source"] = manifest.source
+        files = {name: asdict(record) for name, record in sorted(records.items())}
+        write_json(self.marker if complete else self.partial, {**data, "files": files})
+        (self.partial if complete else self.marker).unlink(missing_ok=True)
+
+
+# --- judgement: pure ---------------------------------------------------------------------------------------------
+
+REFETCH = "Run site.yml again with model_weights_repair: true to fetch it anew"
+
+
+def content_checks(model: Model, host: str, assessment: Assessment, manifest: Manifest, seen: Mapping[str, Seen]) -> list[Check]:
+    """L1: each file is there in its size."""
+    checks = [
+        Check(
+            "WEIGHTS.SIZE",
+            host,
+            FAIL,
+            f"{model.path}/{name}: {seen[name].size:,} bytes",
+            f"{manifest.files[name].size:,} bytes",
+            REFETCH,
+        )
+        for name in assessment.wrong_size
+    ]
+    if assessment.missing:
+        size = sum(manifest.files[name].size for name in assessment.missing)
+        found = f"{model.path}: {len(assessment.missing)} of {len(manifest.files)} files missing ({human_bytes(size)}): "
+        found += few(assessment.missing)
+        checks.append(Check("WEIGHTS.MISSING", host, FAIL, found, "all files of the manifest", "Run site.yml to stage them"))
+    if assessment.unread:
+        size = sum(manifest.files[name].size for name in assessment.unread)
+        found = f"{model.path}: {len(assessment.unread)} files ({human_bytes(size)}) not read since they changed: "
+        found += few(assessment.unread)
+        checks.append(Check("WEIGHTS.UNREAD", host, FAIL, found, "read and verified", "Run site.yml: it reads them"))
+    shards = [name for name in assessment.extra if name.endswith(SUFFIX)]
+    others = [name for name in assessment.extra if not name.endswith(SUFFIX)]
+    if shards:
+        found = f"{model.path}: {few(shards)}, in no manifest"
+        remedy = "Move it elsewhere: an engine may load every shard it finds"
+        checks.append(Check("WEIGHTS.EXTRA", host, FAIL, found, "no shards but the model's", remedy))
+    if others:
+        found = f"{model.path}: {few(others)}, in no manifest"
+        remedy = "If the lane needs it, declare it as an extra (lane_extras); else remove it"
+        checks.append(Check("WEIGHTS.EXTRA", host, WARN, found, "only the model's files", remedy))
+    return checks
+
+
+def account_checks(model: Model, host: str, account: Account) -> list[Check]:
+    """L2: headers and index agree with each other and with the lane's numbers."""
+    checks = [
+        Check("WEIGHTS.HEADER", host, FAIL, f"{model.path}/{problem.file}: {problem.found}", problem.expected, REFETCH)
+        for problem in account.problems
+    ]
+    for note in account.notes:
+        checks.append(Check("WEIGHTS.INDEX", host, WARN, f"{model.path}/{note.file}: {note.found}", note.expected))
+    guards = (
+        ("shards", account.shards, model.shards),
+        ("tensors", account.tensors, model.tensors),
+        ("bytes", account.file_bytes, model.bytes),
+    )
+    for what, found, expected in guards:
+        if expected and found != expected:
+            remedy = f"Is this the lane's model? If so, correct lane_{model.name}.expect.{what}"
+            checks.append(Check("WEIGHTS.GUARD", host, FAIL, f"{model.path}: {found:,} {what}", f"{expected:,}", remedy))
+    return checks
+
+
+def digest_checks(model: Model, host: str, records: Mapping[str, Record]) -> list[Check]:
+    """The lane's own digests against what was read."""
+    wanted = dict(model.sha256)
+    if model.config_sha256:
+        wanted["config.json"] = model.config_sha256
+    checks = []
+    for name, digest in sorted(wanted.items()):
+        found = records[name].sha256 if name in records else "no such file"
+        if found != digest:
+            remedy = f"Is this the lane's model and revision? If so, correct the digest in lane_{model.name}"
+            checks.append(
+                Check("WEIGHTS.GUARD", host, FAIL, f"{model.path}/{name}: sha256 {found[:16]}", f"{digest[:16]}…", remedy)
+            )
+    return checks
+
+
+def rot(model: Model, host: str, name: str, found: str, expected: str, remedy: str = REFETCH) -> Check:
+    """A file whose content is not what it must be."""
+    return Check("WEIGHTS.CONTENT", host, FAIL, f"{model.path}/{name}: hash {found[:16]}…", f"{expected[:16]}…", remedy)
+
+
+def few(names: Sequence[str], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+@dataclass
+class Standing:
+    """One model on one Spark, by a quick look."""
+
+    model: Model
+    staged: bool
+    checks: list[Check]
+    files: int = 0
+    bytes: int = 0
+    verified_bytes: int = 0
+    unread_bytes: int = 0
+    missing_bytes: int | None = None  # None: no manifest yet that could say
+    manifest_known: bool = False
+    account: Account | None = None
+
+    @property
+    def fixable(self) -> bool:
+        """Whether reading or fetching files could help. Guards and stray files are for a person."""
+        return not self.staged and not any(
+            check.status == FAIL and check.id in ("WEIGHTS.GUARD", "WEIGHTS.EXTRA") for check in self.checks
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.model.name,
+            "path": self.model.path,
+            "repo": self.model.repo,
+            "revision": self.model.revision,
+            "staged": self.staged,
+            "files": self.files,
+            "bytes": self.bytes,
+            "verified_bytes": self.verified_bytes,
+            "unread_bytes": self.unread_bytes,
+            "missing_bytes": self.missing_bytes,
+            "shards": self.account.shards if self.account else 0,
+            "tensors": self.account.tensors if self.account else 0,
+        }
+
+
+def standing(model: Model, host: str, store: Store, manifest: Manifest | None = None) -> Standing:
+    """Look at a model without reading its data: marker, stat, headers. Seconds for 400 GB."""
+    folder = Path(model.path)
+    saved = manifest or store.manifest()
+    if saved is None or not saved.of(model):
+        found = f"{model.path}: nothing is known of it" if saved is None else f"{saved.repo}@{saved.revision[:12]}"
+        want = f"{model.repo}@{model.revision[:12]}" if model.repo else "verified files"
+        check = Check("WEIGHTS.REVISION", host, FAIL, found, want, "Run site.yml to stage it")
+        return Standing(model, False, [check])
+    records, seen = store.records(), look(folder)
+    assessment = assess(saved, records, seen)
+    checks = content_checks(model, host, assessment, saved, seen)
+    size = {name: content.size for name, content in saved.files.items()}
+    result = Standing(
+        model,
+        False,
+        checks,
+        files=len(saved.files),
+        bytes=saved.bytes,
+        verified_bytes=sum(size[name] for name in assessment.verified),
+        unread_bytes=sum(size[name] for name in assessment.unread),
+        missing_bytes=sum(size[name] for name in assessment.to_fetch),
+        manifest_known=True,
+    )
+    if assessment.complete:
+        marker = store.staged()
+        if marker is None or not marker.of(model):
+            checks.append(Check("WEIGHTS.MARKER", host, FAIL, f"{model.path}: staging did not end", "a marker", "Run site.yml"))
+        result.account = scan(folder, saved.files)
+        checks += account_checks(model, host, result.account) + digest_checks(model, host, records)
+        result.staged = not any(check.status == FAIL for check in checks)
+        if result.staged:
+            found = f"{len(saved.files)} files, {human_bytes(saved.bytes)}, {result.account.tensors:,} tensors"
+            checks.append(Check("WEIGHTS.STAGED", host, PASS, f"{model.path}: {found}"))
+    return result
+
+
+def plan(standings: Sequence[Standing], source: str, free: Callable[[str], int]) -> list[str]:
+    """What staging would do, in sentences."""
+    lines = []
+    for one in standings:
+        name = f"{one.model.name} ({one.model.path})"
+        if one.staged:
+            lines.append(f"{name}: complete, nothing to do")
+            continue
+        room = f"; {human_bytes(free(one.model.path))} free"
+        if one.missing_bytes is None:
+            lines.append(f"{name}: take {one.model.repo or 'it'} from {source}, size not known yet{room}")
+            continue
+        steps = []
+        if one.unread_bytes:
+            steps.append(f"read {human_bytes(one.unread_bytes)} that is there")
+        if one.missing_bytes:
+            steps.append(f"take {human_bytes(one.missing_bytes)} from {source}")
+        lines.append(f"{name}: {' and '.join(steps) or 'finish'}{room}")
+    return lines
+
+
+def free_bytes(path: str) -> int:
+    """Free space where a path is or will be."""
+    folder = Path(path)
+    while not folder.exists():
+        folder = folder.parent
+    stat = os.statvfs(folder)
+    return int(stat.f_bavail * stat.f_frsize)
+
+
+def check_room(model: Model, host: str, needed: int, free: int, reserve: int) -> None:
+    """Refuse before the first byte what can't end well."""
+    if needed and needed + reserve > free:
+        raise StagingError(
+            f"{host}: {model.name} needs {human_bytes(needed)} more in {model.path}, and {human_bytes(reserve)} are"
+            f" to stay free; {human_bytes(free)} are free. Remove models that no lane uses, or stage elsewhere"
+        )
+
+
+# --- lending: what a peer is told -------------------------------------------------------------------------------
+
+
+def lend(model: Model, store: Store) -> tuple[str, str]:
+    """(folder to export, manifest as JSON text) of a complete model.
+
+    The files of a Hub cache are links into its blobs, so the export is the folder that holds what they point at,
+    and the manifest says where in it each file is.
+    """
+    marker = store.staged()
+    if marker is None or not marker.of(model):
+        raise StagingError(f"{model.name}: {model.path} is not complete here, so there is nothing to lend")
+    real = {name: (Path(model.path) / name).resolve(strict=True) for name in store.records()}
+    root = os.path.commonpath([str(path.parent) for path in real.values()])
+    files = {}
+    for name, record in store.records().items():
+        at = real[name].relative_to(root).as_posix()
+        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
+    manifest = Manifest(model.repo, model.revision, files, "peer")
+    return root, json.dumps(manifest.to_dict(), sort_keys=True) + "\n"
+
+
+def shard_order(manifest: Manifest, names: Sequence[str]) -> Iterator[str]:
+    """Small files first (a wrong repository shows at once), then by name."""
+    return iter(sorted(names, key=lambda name: (manifest.files[name].size > BLOCK, name)))

@@ -1,0 +1,89 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""script/sandbox: arguments in, an exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from sandbox import fleet
+from sandbox.layout import Clone
+from sandbox.shell import SandboxError
+
+EPILOG = """\
+script/sandbox up            two nodes, spark-1 and spark-2, with the real vLLM for CPU
+script/sandbox ssh spark-1   a shell there; with a command, that
+ansible-playbook -i inventory/sandbox site.yml -l sparks
+script/sandbox down          removes all but the caches; --all these, too
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="script/sandbox",
+        description="A fleet of emulated Sparks on this machine.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="up|down|status|ssh|prepare")
+    up = verbs.add_parser("up", help="bring it up; changes nothing when it is")
+    up.add_argument("--nodes", type=int, default=2, choices=range(1, 9), metavar="N", help="1 to 8, default 2")
+    up.add_argument("--light", action="store_true", help="without vLLM: roles can be tried, nothing can be served")
+    down = verbs.add_parser("down", help="remove all that up made")
+    down.add_argument("--all", action="store_true", help="the caches, too")
+    verbs.add_parser("status", help="how it is; exit status 0 when it is whole")
+    verbs.add_parser("prepare", help="only install the packages it needs")
+    ssh = verbs.add_parser("ssh", help="a shell on a node, or a command there")
+    ssh.add_argument("node", metavar="NODE")
+    ssh.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
+    return top
+
+
+def as_root(arguments: Sequence[str]) -> None:
+    """Containers with systemd need root; ask for it once."""
+    if os.geteuid() == 0:
+        return
+    if shutil.which("sudo") is None:
+        raise SandboxError("The sandbox starts privileged containers: run this as root (there is no sudo here).")
+    print("The sandbox starts privileged containers; sudo may ask for your password.", flush=True)
+    os.execvp("sudo", ["sudo", "-E", sys.executable, *arguments])
+
+
+def stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str], root: Path) -> int:
+    args = parser().parse_args(arguments[1:])
+    clone = Clone(root)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        if args.verb == "ssh":
+            if not (clone.ssh / "config").exists():
+                raise SandboxError("The sandbox isn't up. Bring it up: script/sandbox up")
+            os.execvp("ssh", fleet.ssh(clone, args.node, *args.command))
+        as_root(arguments)
+        if args.verb == "status":
+            return fleet.status(clone)
+        with fleet.locked(clone):
+            if args.verb == "up":
+                fleet.up(clone, args.nodes, args.light)
+            elif args.verb == "prepare":
+                fleet.prepare(clone)
+            else:
+                fleet.down(clone, args.all)
+    except SandboxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. `script/sandbox up` goes on from here, `script/sandbox down` cleans up.", file=sys.stderr)
+        return 130
+    return 0

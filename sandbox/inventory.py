@@ -1,0 +1,53 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory that the sandbox writes: which nodes there are and where their image and model come from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sandbox.layout import Clone, State
+from sandbox.services import PORTS
+
+HEADER = "# Written by script/sandbox up, removed by script/sandbox down. Change nothing here: it is written again.\n"
+
+
+def inventory(clone: Clone, state: State) -> dict[str, Any]:
+    values = state.values
+    ssh_args = f"-o UserKnownHostsFile={clone.ssh / 'known_hosts'} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+    shared = {
+        "ansible_user": "root",
+        "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_ssh_private_key_file": str(clone.ssh / "id_ed25519"),
+        "ansible_ssh_common_args": ssh_args,
+        "fabric_transport": "socket",
+        "fabric_cidr": state.networks["fabric"],
+        "lane": "sandbox_tiny",
+        "lane_api_host": next(iter(state.nodes.values()))["mgmt"],
+        "lane_nodes": len(state.nodes),
+        "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
+        "sandbox_image_repository": values["repository"],
+        "sandbox_image_digest": values["digest"],
+        "sandbox_vllm_version": values["vllm"],
+        "sandbox_model_revision": values["revision"],
+    }
+    hosts = {name: {"ansible_host": node["mgmt"], "sandbox_fabric_ip": node["fabric"]} for name, node in state.nodes.items()}
+    return {"all": {"children": {"sparks": {"hosts": hosts, "vars": shared}}}}
+
+
+def render(tree: Any, indent: int = 0) -> str:
+    """YAML of nested mappings; scalars as JSON, which YAML contains."""
+    lines = []
+    for key, value in tree.items():
+        pad = "  " * indent
+        if isinstance(value, dict):
+            lines.append(f"{pad}{key}:")
+            lines.append(render(value, indent + 1))
+        else:
+            lines.append(f"{pad}{key}: {json.dumps(value)}")
+    return "\n".join(lines)
+
+
+def text(clone: Clone, state: State) -> str:
+    return f"---\n{HEADER}{render(inventory(clone, state))}\n"

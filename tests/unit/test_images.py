@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import engine_image_pull
+import pytest
+from ansible.module_utils.sparklanes import images
+from ansible.module_utils.sparklanes.images import Listed, LocalImage, Reference
+from conftest import FIXTURES, RunModule
+from hypothesis import given
+from hypothesis import strategies as st
+
+D1 = "sha256:905c02933be6021301db2dc284e24e3727467aa3a0f63b41d609885778a07bce"
+D2 = "sha256:b0501f99fec5136f248f78d5850977a2ec32d55cd9a665f4a9ffef24cbdf7fe5"
+REPO = "10.93.1.1:5000/engine"
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("ubuntu", "docker.io/library/ubuntu"),
+        ("docker.io/ubuntu", "docker.io/library/ubuntu"),
+        ("vllm/vllm-openai", "docker.io/vllm/vllm-openai"),
+        ("index.docker.io/vllm/vllm-openai", "docker.io/vllm/vllm-openai"),
+        ("ghcr.io/a/b", "ghcr.io/a/b"),
+        ("localhost/engine", "localhost/engine"),
+        (REPO, REPO),
+    ],
+)
+def test_docker_shortens_names_and_we_do_not_mind(short: str, full: str) -> None:
+    assert images.canonical(short) == full
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [REPO, "ghcr.io/fujitsupolycom/sparkring-glm53-runtime", "vllm/vllm-openai", "ubuntu", "registry.lan/a/b_c/d--e"],
+)
+def test_usual_names_are_fine(repository: str) -> None:
+    assert images.problems(repository, D1) == []
+
+
+@pytest.mark.parametrize(
+    ("repository", "digest", "text"),
+    [
+        (REPO, "", "lane_image.digest is missing"),
+        (REPO, "sha256:4def0ef6...", "a shortened digest names nothing"),
+        (REPO, D1.upper(), "in lower case"),
+        (REPO, D1[7:], "expected sha256: and 64 hex digits"),
+        (REPO, D1 + "\n", "64 hex digits"),
+        ("", D1, "lane_image.repository is missing"),
+        (f"{REPO}:v11", D1, "with a tag"),
+        (f"{REPO}@{D2}", D1, "Move the digest to lane_image.digest"),
+        ("Engine Image", D1, "expected a name such as"),
+        ("--privileged", D1, "expected a name such as"),
+    ],
+)
+def test_what_does_not_name_an_image_is_refused(repository: str, digest: str, text: str) -> None:
+    assert text in "; ".join(images.problems(repository, digest))
+
+
+@given(st.text(max_size=60), st.text(max_size=80))
+def test_nothing_that_docker_could_take_for_an_option_passes(repository: str, digest: str) -> None:
+    if not images.problems(repository, digest):
+        assert repository[0].isalnum()
+        assert not set(f"{repository}@{digest}") & set(" \t\n\"'$`\\;|&<>")
+
+
+def test_the_same_digest_of_another_repository_is_not_the_image() -> None:
+    image = LocalImage("sha256:i", [f"mirror.lan/engine@{D1}", f"vllm/vllm-openai@{D2}"])
+    assert not images.holds(image, Reference(REPO, D1))
+    assert images.holds(image, Reference("docker.io/vllm/vllm-openai", D2))
+    assert not images.holds(LocalImage("sha256:i"), Reference(REPO, D1))
+
+
+def test_an_image_for_other_machines_is_told_from_a_wrong_digest() -> None:
+    image = LocalImage("sha256:i", [f"{REPO}@{D1}"], architecture="amd64")
+    made = {check.id: check for check in images.judge("s1", image, Reference(REPO, D1), "aarch64")}
+    assert made["IMAGE.DIGEST"].status == "pass"
+    assert made["IMAGE.ARCH"].status == "fail"
+    assert made["IMAGE.ARCH"].expected == "arm64"
+
+
+def test_moved_tag_and_loaded_image_are_named_and_not_used() -> None:
+    listed = [Listed(REPO, "v11", D2, "sha256:b"), Listed(REPO, "old", "", "sha256:c"), Listed("other", "v11", D1, "sha256:d")]
+    told = images.others(Reference(REPO, D1), listed)
+    assert f"{REPO}:v11 = {D2}" in told
+    assert "no digest, loaded or built here" in told
+    assert "other" not in told
+    assert images.others(Reference("elsewhere/x", D1), listed) == ""
+
+
+RECORDED = json.loads((FIXTURES / "images/pull-errors.json").read_text())
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=[case["name"] for case in RECORDED])
+def test_recorded_errors_get_their_meaning(case: dict[str, str]) -> None:
+    assert case["means"] in images.explain(case["stderr"])
+
+
+def test_an_unknown_error_is_not_given_a_meaning() -> None:
+    assert "do not know" in images.explain("the moon is full")
+
+
+# The module, against a Docker whose answers are played
+
+
+class PlayedDocker:
+    def __init__(self) -> None:
+        self.local: dict[str, dict[str, Any]] = {}
+        self.registry: dict[str, dict[str, Any]] = {}
+        self.listed: list[dict[str, str]] = []
+        self.pulls: list[str] = []
+        self.stderr = "Error response from daemon: manifest unknown"
+
+    def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
+        if argv[1] == "info":
+            return 0, json.dumps({"ServerVersion": "28", "CgroupDriver": "systemd", "Driver": "overlay2"}), ""
+        if argv[1:3] == ["image", "inspect"]:
+            found = self.local.get(argv[3])
+            return (0, json.dumps([found]), "") if found else (1, "[]", f"Error: No such image: {argv[3]}")
+        if argv[1:3] == ["image", "ls"]:
+            return 0, "".join(json.dumps(row) + "\n" for row in self.listed), ""
+        self.pulls.append(argv[-1])
+        if argv[-1] not in self.registry:
+            return 1, "", self.stderr
+        self.local[argv[-1]] = self.registry[argv[-1]]
+        return 0, argv[-1], ""
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> PlayedDocker:
+    played = PlayedDocker()
+    monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", played.run)
+    monkeypatch.setattr(engine_image_pull.shutil, "which", lambda _: "/usr/bin/docker")
+    return played
+
+
+def image(digest: str = D1, architecture: str = "") -> dict[str, Any]:
+    machine = images.ARCHITECTURES.get(engine_image_pull.os.uname().machine, "?")
+    return {"Id": "sha256:1d", "RepoDigests": [f"{REPO}@{digest}"], "Architecture": architecture or machine, "Size": 5}
+
+
+ASK = {"repository": REPO, "digest": D1, "host": "spark-1"}
+
+
+def test_pulls_once_and_then_nothing(docker: PlayedDocker, run_module: RunModule) -> None:
+    docker.registry[f"{REPO}@{D1}"] = image()
+    first = run_module(engine_image_pull, ASK)
+    assert first["changed"]
+    assert first["reference"] == f"{REPO}@{D1}"
+    assert first["image"]["repo_digests"] == [f"{REPO}@{D1}"]
+    assert [check["status"] for check in first["checks"]] == ["pass", "pass"]
+    assert not run_module(engine_image_pull, ASK)["changed"]
+    assert docker.pulls == [f"{REPO}@{D1}"]
+
+
+def test_check_mode_on_a_virgin_node_pulls_nothing(docker: PlayedDocker, run_module: RunModule) -> None:
+    result = run_module(engine_image_pull, ASK, check=True)
+    assert result["changed"]
+    assert result["image"] is None
+    assert result["reference"] == f"{REPO}@{D1}"
+    assert docker.pulls == []
+
+
+def test_a_digest_the_registry_does_not_know_names_all_four(docker: PlayedDocker, run_module: RunModule) -> None:
+    docker.listed = [{"Repository": REPO, "Tag": "v11", "Digest": D2, "ID": "sha256:9"}]
+    result = run_module(engine_image_pull, ASK)
+    assert result["failed"]
+    for part in (
+        "spark-1: ",
+        D1,
+        "the registry does not know this digest",
+        f"{REPO}:v11 = {D2}",
+        "pin the digest that the push prints",
+    ):
+        assert part in result["msg"]
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:abc", "latest"])
+def test_no_digest_no_docker_call(
+    docker: PlayedDocker, run_module: RunModule, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", lambda *_, **__: pytest.fail("Docker was asked"))
+    result = run_module(engine_image_pull, {**ASK, "digest": digest})
+    assert result["failed"]
+    assert result["msg"].startswith("spark-1: lane_image.digest")
+
+
+def test_an_image_for_other_machines_is_refused(docker: PlayedDocker, run_module: RunModule) -> None:
+    docker.registry[f"{REPO}@{D1}"] = image(architecture="s390x")
+    result = run_module(engine_image_pull, ASK)
+    assert result["failed"]
+    assert "built for s390x" in result["msg"]
+
+
+def test_docker_that_gives_another_image_is_refused(docker: PlayedDocker, run_module: RunModule) -> None:
+    docker.local[f"{REPO}@{D1}"] = image(D2)
+    result = run_module(engine_image_pull, ASK)
+    assert result["failed"]
+    assert "IMAGE.DIGEST" in result["msg"]
+    assert D2 in result["msg"]
+
+
+def test_never_pull_refuses_a_missing_image(docker: PlayedDocker, run_module: RunModule) -> None:
+    result = run_module(engine_image_pull, {**ASK, "pull": "never"})
+    assert result["failed"]
+    assert "Run site.yml" in result["msg"]
+    assert docker.pulls == []

@@ -71,6 +71,10 @@ remedy:
   description: What to do about it.
   returned: always
   type: str
+job_failed:
+  description: Whether the rank failed, as M(long_job) wants to know it, with C(error) as failure and remedy together.
+  returned: always
+  type: bool
 hardware_or_memory:
   description: Whether the failure is of the kind that does not restore by itself.
   returned: always
@@ -165,7 +169,7 @@ def main() -> None:
     params = module.params
     docker = Docker(module.run_command)
     result: dict[str, Any] = {
-        "running": False, "release": "", "finished": False, "failure": "", "remedy": "", "hardware_or_memory": False,
+        "running": False, "release": "", "finished": False, "failure": "", "job_failed": False, "error": "", "remedy": "", "hardware_or_memory": False,
         "progress": "no rank runs here", "heartbeat_age": None, "container": {}, "log": {},
     }  # fmt: skip
     try:
@@ -189,6 +193,8 @@ def main() -> None:
         running=box.running,
         release=box.release,
         failure=failure,
+        job_failed=bool(failure),
+        error=f"{failure}. {remedy}" if failure else "",
         remedy=remedy,
         hardware_or_memory=bool(failure) and (log.hardware_or_memory or box.oom_killed),
         progress=f"failed: {failure}" if failure else log.progress,

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT
+
+
+def plugin() -> Any:
+    """The action plugin; the module of the same name in library/ holds its documentation."""
+    spec = importlib.util.spec_from_file_location("long_job_action", ROOT / "action_plugins" / "long_job.py")
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+Board = plugin().Board
+
+
+def boards(folder: Path) -> tuple[Any, Any]:
+    return Board(str(folder), "s1", "s1"), Board(str(folder), "s2", "s1")
+
+
+def test_workers_are_done_when_the_leader_is(tmp_path: Path) -> None:
+    head, worker = boards(tmp_path)
+    assert worker.read() == (False, "")
+    head.post()
+    assert worker.read() == (True, "")
+
+
+def test_a_worker_that_fails_ends_everybodys_wait(tmp_path: Path) -> None:
+    head, worker = boards(tmp_path)
+    worker.post("the rank ended with exit code 1")
+    assert head.read() == (False, "s2 failed first: the rank ended with exit code 1")
+
+
+def test_a_worker_that_is_done_doesnt_end_the_leaders_wait(tmp_path: Path) -> None:
+    head, worker = boards(tmp_path)
+    worker.post()
+    assert head.read() == (False, "")
+
+
+def test_without_a_folder_nobody_is_asked() -> None:
+    board = Board("", "s1", "")
+    board.post("x")
+    assert board.read() == (False, "")

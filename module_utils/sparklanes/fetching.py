@@ -162,6 +162,9 @@ class Source:
     def manifest(self, model: Model, store: Store) -> Manifest:
         return in_place(model, Path(model.path), store.manifest())
 
+    def prepare(self, report: Reporter) -> None:
+        """What is needed before the first fetch."""
+
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         raise StagingError(f"{model.path}/{name} is missing, and nothing says where to take it from")
 
@@ -183,7 +186,6 @@ class HubSource(Source):
         self.pip_args = list(args["pip_args"])
         self.run = run
         self.env = hub.client_environment(self.endpoint, token, home, os.environ)
-        self.ready = threading.Lock()
 
     def manifest(self, model: Model, store: Store) -> Manifest:
         model.needs_commit()
@@ -192,9 +194,11 @@ class HubSource(Source):
             return with_digests(model, saved)  # a commit does not change
         return from_hub(model, hub.tree(self.endpoint, model.repo, model.revision, self.token))
 
+    def prepare(self, report: Reporter) -> None:
+        report.phase(f"huggingface_hub {self.version}")
+        hub.ensure_client(self.venv, self.version, self.pip_args, self.run, sys.executable)
+
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
-        with self.ready:
-            hub.ensure_client(self.venv, self.version, self.pip_args, self.run, sys.executable)
         command = hub.download_command(self.venv, model.repo, model.revision, name, incoming)
         code, output = self.run(command, self.env)
         if code != 0:
@@ -388,6 +392,7 @@ class Staging:
 
     def _fetch(self, names: Sequence[str]) -> None:
         total = sum(self.manifest.files[name].size for name in names)
+        self.job.source.prepare(self.job.report)
         self.incoming.mkdir(parents=True, exist_ok=True)
         self.job.source.sweep(self.incoming)
         self.job.report.phase(f"{self.model.name}: fetch", total)

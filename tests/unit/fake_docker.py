@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""A stand-in for Docker's command line, for unit tests of what we ask of it: state in a JSON file, calls in a list.
+
+The real one is used by the scenarios on the sandbox.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+STATE = Path(os.environ["FAKE_DOCKER_STATE"])
+
+
+def main() -> int:
+    state: dict[str, Any] = json.loads(STATE.read_text())
+    args = sys.argv[1:]
+    state["calls"].append(args)
+    code = answer(state, args)
+    STATE.write_text(json.dumps(state))
+    return code
+
+
+def answer(state: dict[str, Any], args: list[str]) -> int:
+    boxes: list[dict[str, Any]] = state["containers"]
+    if args[0] == "ps":
+        wanted = [args[index + 1] for index, word in enumerate(args) if word == "--filter"]
+        for box in boxes:
+            labels = box["Config"]["Labels"]
+            if all(
+                labels.get(text.split("=")[1]) == text.split("=")[2]
+                if text.startswith("label=")
+                else box["Name"][1:] in text.replace("\\", "")
+                for text in wanted
+            ):
+                print(box["Id"])
+        return 0
+    if args[0] == "inspect":
+        print(json.dumps([box for box in boxes if box["Id"] in args]))
+        return 0
+    if args[:2] == ["image", "inspect"]:
+        print(json.dumps([state["image"]]))
+        return 0 if state["image"] == args[-1] else 1
+    if args[0] == "create":
+        options = dict(word.split("=", 1) for flag, word in itertools.pairwise(args) if flag == "--label")
+        given = [word for flag, word in itertools.pairwise(args) if flag == "--env"]
+        boxes.append(
+            {
+                "Id": "c" * 63 + str(len(state["calls"]) % 10),
+                "Name": "/" + args[args.index("--name") + 1],
+                "Config": {
+                    "Image": state["image"],
+                    "Labels": options,
+                    "Env": [f"{e}={os.environ[e]}" if "=" not in e else e for e in given],
+                },
+                "State": {"Running": False, "Status": "created"},
+                "HostConfig": {},
+            }
+        )
+        return 0
+    box = next(one for one in boxes if args[-1] in (one["Id"], one["Name"][1:]))
+    if args[0] == "start":
+        box["State"] = {"Running": True, "Status": "running"}
+    elif args[0] == "stop":
+        box["State"] = {"Running": False, "Status": "exited", "ExitCode": 0}
+    elif args[0] == "logs":
+        print(f"the log of {box['Name']}")
+    elif args[0] == "rm":
+        if box["State"]["Running"] or "-f" in args or "--force" in args:
+            print("refused: it runs, or force was used", file=sys.stderr)
+            return 1
+        boxes.remove(box)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -193,7 +193,7 @@ plan:
   elements: str
   returned: always
 actions:
-  description: What was done, in sentences.
+  description: What was done, in sentences; in check mode, why something would be done.
   type: list
   elements: str
   returned: always
@@ -346,7 +346,8 @@ class Stage:
             raise StagingError("; ".join(hopeless))
         self.refuse_early(standings)
         if self.module.check_mode:
-            return {**result, "changed": not result["staged"], "diff": difference(standings)}
+            todo = [sentence(check) for one in standings for check in one.checks if check.status == FAIL]
+            return {**result, "changed": not result["staged"], "actions": todo, "diff": difference(standings)}
         return {**result, **self.start(standings), "diff": difference(standings)}
 
     def refuse_early(self, standings: list[Standing]) -> None:

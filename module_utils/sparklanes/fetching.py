@@ -544,7 +544,7 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
     checks = [check for work in works for check in work.checks]
     result = {
         "changed": any("fetched" in action or "removed" in action for work in works for action in work.actions)
-        or not all(args["was_staged"]),
+        or not args["was_staged"],
         "staged": all(one.staged for one in standings) and not checks,
         "models": [one.to_dict() for one in standings],
         "actions": [action for work in works for action in work.actions],

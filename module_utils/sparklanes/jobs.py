@@ -28,7 +28,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -37,6 +36,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ansible.module_utils.sparklanes.files import read_json, write_json
 
 SCHEMA = "sparklanes-job/1"
 JOBS = Path("/var/lib/sparklanes/jobs")
@@ -55,35 +56,6 @@ class JobError(Exception):
     def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.result = result
-
-
-def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
-    """Replace a JSON file in one step that survives a power cut."""
-    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n", mode)
-
-
-def write_text(path: Path, text: str, mode: int = 0o644) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            os.fchmod(stream.fileno(), mode)
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).rename(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is none that can be read."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def clock() -> float:
@@ -392,10 +364,12 @@ class Jobs:
         return process is not None and process_alive(int(process["pid"]), folder)
 
     def result(self, job: str) -> dict[str, Any] | None:
-        return read_json(self.folder(job) / "result.json")
+        found: dict[str, Any] | None = read_json(self.folder(job) / "result.json")
+        return found
 
     def spec(self, job: str) -> dict[str, Any] | None:
-        return read_json(self.folder(job) / "spec.json")
+        found: dict[str, Any] | None = read_json(self.folder(job) / "spec.json")
+        return found
 
     @contextlib.contextmanager
     def _lock(self, job: str) -> Iterator[None]:
@@ -430,7 +404,7 @@ class Jobs:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
             spec = {"schema": SCHEMA, "job": job, "function": function, "secrets": bool(secrets)}
-            write_json(folder / "spec.json", {**spec, "args": dict(args)}, 0o600)
+            write_json(folder / "spec.json", {**spec, "args": dict(args)})
             copy_payload(folder / "payload.zip")
             if secrets:
                 os.mkfifo(folder / "secrets", 0o600)
@@ -440,7 +414,11 @@ class Jobs:
             return True
 
     def _launch(self, job: str, folder: Path, properties: Mapping[str, str]) -> None:
-        code = f"import sys; from pathlib import Path; from {PACKAGE}.jobs import main; sys.exit(main(Path(sys.argv[1])))"
+        # Not PYTHONPATH: children would inherit it, and Ansible's zip holds a sitecustomize that is none outside of it.
+        code = (
+            f"import sys; from pathlib import Path; folder = Path(sys.argv[1]); sys.path.insert(0, str(folder / 'payload.zip'));"
+        )
+        code += f" from {PACKAGE}.jobs import main; sys.exit(main(folder))"
         command = [sys.executable, "-c", code, str(folder)]
         log = folder / "log"
         if self.systemd:
@@ -453,7 +431,7 @@ class Jobs:
                 **properties,
             }
             unit = ["systemd-run", f"--unit={self.unit(job)}", "--collect", "--quiet"]
-            unit += [f"--description=sparklanes job {job}", f"--setenv=PYTHONPATH={folder / 'payload.zip'}"]
+            unit += [f"--description=sparklanes job {job}"]
             unit += [f"--property={name}={value}" for name, value in settings.items()]
             code_, _, error = self.run([*unit, "--", *command])
             if code_ != 0:
@@ -465,7 +443,6 @@ class Jobs:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, "PYTHONPATH": str(folder / "payload.zip")},
                 start_new_session=True,
                 cwd="/",
             )

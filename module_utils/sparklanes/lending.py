@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.jobs import JobError, Reporter, read_json, tail, write_json, write_text
+from ansible.module_utils.sparklanes.files import read_json, write_atomically, write_json
+from ansible.module_utils.sparklanes.jobs import JobError, Reporter, tail
 from ansible.module_utils.sparklanes.staging import Model, StagingError, Store, lend
 
 JOB = "lend"
@@ -84,7 +85,7 @@ def add_secret(run: Path, secret: str) -> None:
     line = f"{user_of(secret)}:{secret}\n"
     present = file.read_text() if file.exists() else ""
     if line not in present:
-        write_text(file, present + line, 0o600)
+        write_atomically(file, present + line)
 
 
 def children(pid: int, proc: Path = Path("/proc")) -> int:
@@ -124,12 +125,12 @@ def lend_models(args: dict[str, Any], secrets: dict[str, str], report: Reporter)
         roots, texts = manifests(args["models"], Path(args["staged_dir"]))
         shown = run / "manifests"
         for name, text in texts.items():
-            write_text(shown / f"{name}.json", text)
+            write_atomically(shown / f"{name}.json", text, 0o644)
         add_secret(run, secrets["secret"])
         exports = {**roots, "manifests": str(shown)}
         chroot = os.geteuid() == 0
         text = config(exports, args["address"], args["port"], args["allow"], run, folder / "rsync.log", chroot)
-        write_text(run / "rsyncd.conf", text, 0o600)
+        write_atomically(run / "rsyncd.conf", text)
         command = ["rsync", "--daemon", "--no-detach", f"--config={run / 'rsyncd.conf'}"]
         daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
@@ -154,7 +155,7 @@ def _watch(
         if daemon.poll() is not None or time.monotonic() > limit:
             raise JobError(f"rsync does not serve {address} port {port}: {tail(log) or 'is the port taken?'}")
         time.sleep(0.1)
-    write_json(report.path.parent / "lent.json", {"run": str(run), "address": address, "port": port}, 0o600)
+    write_json(report.path.parent / "lent.json", {"run": str(run), "address": address, "port": port})
     report.phase("lend")
     last_busy = last_clean = time.monotonic()
     while daemon.poll() is None:

@@ -24,8 +24,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.files import read_json, write_json
 from ansible.module_utils.sparklanes.hub import COMMIT, HubFile
-from ansible.module_utils.sparklanes.jobs import human_bytes, read_json, write_json
+from ansible.module_utils.sparklanes.jobs import human_bytes
 from ansible.module_utils.sparklanes.safetensors import SUFFIX, Account, scan
 
 STAGED = Path("/var/lib/sparklanes/staged")
@@ -318,7 +319,7 @@ class Store:
             return None
 
     def save_manifest(self, manifest: Manifest) -> None:
-        write_json(self.folder / "manifest.json", manifest.to_dict())
+        write_json(self.folder / "manifest.json", manifest.to_dict(), 0o644)
 
     def staged(self) -> Manifest | None:
         """The revision that stands complete here, or None."""
@@ -338,7 +339,7 @@ class Store:
         data = {"schema": SCHEMA, "path": self.path, "repo": manifest.repo, "revision": manifest.revision}
         data["source"] = manifest.source
         files = {name: asdict(record) for name, record in sorted(records.items())}
-        write_json(self.marker if complete else self.partial, {**data, "files": files})
+        write_json(self.marker if complete else self.partial, {**data, "files": files}, 0o644)
         (self.partial if complete else self.marker).unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import time
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox import images, leftovers, model, oci, services
+from sandbox import debian, engine_image, leftovers, model, oci, services
 from sandbox import inventory as inventories
 from sandbox.containers import Containers, containers
 from sandbox.host import address, detect, free_subnets, missing_packages, needed, networks_in_use, pick_engine
@@ -43,22 +44,26 @@ def locked(clone: Clone) -> Iterator[None]:
 def keys(light: bool, names: list[str]) -> dict[str, str]:
     """What an `up` would build from, to tell whether the running one is still right."""
     return {
-        "node": content_key(HERE / "node", HERE / "emulated", images.NODE_PACKAGES),
-        "engine": "light" if light else content_key(HERE / "requirements-engine.txt", HERE / "images.py"),
+        "node": content_key(HERE / "node", HERE / "emulated", debian.NODE_PACKAGES),
+        "engine": "light" if light else engine_image.site_key(),
         "model": content_key(HERE / "model.py", HERE / "corpus.txt"),
         "wheels": content_key(*node_requirements()),
         "nodes": " ".join(names),
     }
 
 
-def node_requirements() -> list[Path]:
-    """Requirement files of roles that install Python packages on a node."""
-    return sorted((HERE.parent / "roles").glob("*/files/requirements*.txt"))
+def node_requirements() -> list[str]:
+    """What roles install with pip on a node: the Hub's client, in the version that the role pins."""
+    for path in (HERE.parent / "roles/model_weights/defaults/main.yml", HERE.parent / "library/model_stage.py"):
+        found = re.search(r"""hub_version["']?:.*?["']?(\d+\.\d+\.\d+)""", path.read_text() if path.exists() else "")
+        if found:
+            return [f"huggingface_hub=={found.group(1)}"]
+    raise SandboxError("Neither roles/model_weights nor library/model_stage.py names the version of huggingface_hub.")
 
 
 def prepare(clone: Clone) -> str:
     """Install the packages that are missing; which container engine it will be comes back."""
-    images.check_machine(detect())
+    debian.check_machine(detect())
     engine = pick_engine()
     missing = missing_packages(engine)
     command = f"apt-get install --no-install-recommends {' '.join(missing)}"
@@ -114,39 +119,40 @@ def up(clone: Clone, count: int, light: bool) -> None:
 def build(clone: Clone, engine: Containers, state: State, names: list[str], light: bool) -> None:
     """Everything that can be built at the same time is; the nodes start as soon as their image is there."""
     host = detect()
-    sources = images.host_sources()
+    sources = debian.host_sources()
     gateway = address(state.networks["mgmt"], 1)
 
     def node_image() -> str:
-        key = images.node_key(host, sources)
+        key = debian.node_key(host, sources)
         with step("node image"):
             if not engine.has_image(key):
-                engine.import_image(images.node_rootfs(clone, host, sources), key)
+                engine.import_image(debian.node_rootfs(clone, host, sources), key)
         return key
 
     def base() -> Path:
         with step("engine image: base"):
-            return images.engine_base(clone, host, sources)
+            return debian.engine_base(clone, host, sources)
 
     def site(program: Future[str]) -> Path:
         path = program.result()
         with step("engine image: vLLM for CPU"):
-            return images.engine_site(clone, path)
+            return engine_image.engine_site(clone, path)
 
     def small_things(program: Future[str]) -> tuple[Path, Path]:
         make_keys(clone)
         make_model(clone)
-        return images.registry_program(clone), images.node_wheels(clone, program.result(), node_requirements())
+        return debian.registry_program(clone), engine_image.node_wheels(clone, program.result(), node_requirements())
 
     with ThreadPoolExecutor(max_workers=5) as pool:
         key = pool.submit(node_image)
-        program = pool.submit(images.pip, clone)
+        program = pool.submit(engine_image.pip, clone)
         engine_base = pool.submit(base)
         engine_site = None if light else pool.submit(site, program)
         registry, wheels = pool.submit(small_things, program).result()
         image = key.result()
         with step(f"nodes: {', '.join(names)}"):
             start_nodes(clone, engine, state, names, image)
+        forget_old_images(clone, light)
         services.start(clone, state, services.services(clone, gateway, registry, wheels), gateway)
         with step("nodes ready"):
             for name in names:
@@ -155,13 +161,14 @@ def build(clone: Clone, engine: Containers, state: State, names: list[str], ligh
         with step("engine image: into the registry"):
             digest = push_engine(clone, engine_base.result(), site_path, gateway, light)
 
+    prune(clone, engine_base.result(), site_path, wheels, debian.node_key(host, sources))
     repository = f"{gateway}:{services.PORTS['registry']}/{repository_name(light)}"
     hub = [str(HERE / "hub.py"), f"--root={clone.home / 'hub'}", "--print-revision", MODEL]
     state.values = {
         "address": gateway,
         "repository": repository,
         "digest": digest,
-        "vllm": images.engine_version(),
+        "vllm": engine_image.engine_version(),
         "revision": capture(["python3", *hub]).strip(),
     }
 
@@ -170,17 +177,42 @@ def repository_name(light: bool) -> str:
     return "sparklanes/base-without-vllm" if light else "sparklanes/engine"
 
 
+def image_record(clone: Clone, light: bool) -> Path:
+    return clone.cache / f"{repository_name(light).replace('/', '-')}.json"
+
+
+def forget_old_images(clone: Clone, light: bool) -> None:
+    """An image that is no longer the right one would stay in the registry for ever: it starts empty then."""
+    record = image_record(clone, light)
+    if not light and record.exists() and json.loads(record.read_text())["site"] != engine_image.site_key():
+        record.unlink()
+        shutil.rmtree(clone.home / "registry", ignore_errors=True)
+
+
+def prune(clone: Clone, base: Path, site: Path | None, wheels: Path, node_key: str) -> None:
+    """Cached things of an older key are never used again."""
+    used = {base, wheels, clone.cache / f"node-{node_key}.tar"}
+    patterns = ["engine-base-*", "wheels-*", "node-*.tar"]
+    if site is not None:
+        used.add(site)
+        patterns.append("engine-site-*")
+    for pattern in patterns:
+        for path in set(clone.cache.glob(pattern)) - used:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def push_engine(clone: Clone, base: Path, site: Path | None, gateway: str, light: bool) -> str:
     registry = oci.Registry(gateway, services.PORTS["registry"])
     name = repository_name(light)
-    made = clone.cache / f"{name.replace('/', '-')}.json"
-    key = content_key(base.name, site.name if site else "", HERE / "oci.py", HERE / "images.py")
+    made = image_record(clone, light)
+    site_key = engine_image.site_key() if site else ""
+    key = content_key(base.name, site_key, HERE / "oci.py")
     known = json.loads(made.read_text()) if made.exists() else {}
     if known.get("key") == key and registry.has_manifest(name, known["digest"]):
         return str(known["digest"])
-    layers = images.engine_layers(clone, base, site)
-    digest = registry.push(name, images.engine_version(), layers, images.engine_config(light), clone.tmp)
-    write_atomically(made, json.dumps({"key": key, "digest": digest}))
+    layers = engine_image.engine_layers(clone, base, site)
+    digest = registry.push(name, engine_image.engine_version(), layers, engine_image.engine_config(light), clone.tmp)
+    write_atomically(made, json.dumps({"key": key, "digest": digest, "site": site_key}))
     for layer in layers:
         if clone.tmp in layer.path.parents:
             layer.path.unlink()

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ ENGINE_IMAGE_DISTRIBUTIONS = {"debian": ("bookworm", "trixie"), "ubuntu": ("nobl
 def is_there(what: str) -> bool:
     if what.startswith("/"):
         return any(Path("/").glob(what.lstrip("/")))
-    return attempt(["sh", "-c", f"command -v {what}"])[0] == 0
+    return shutil.which(what, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
 
 
 def docker_answers() -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 STATE_VERSION = 1
+EPOCH = 1735689600  # one time for all files in images: their real ones would change the digests
 
 
 @dataclass(frozen=True)

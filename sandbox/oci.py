@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from sandbox.layout import EPOCH
 from sandbox.shell import SandboxError
 
-EPOCH = 1735689600  # one time for all files: their real ones would change the digest
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"

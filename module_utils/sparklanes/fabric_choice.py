@@ -99,7 +99,7 @@ def _no_device(choice: Choice, node: Node) -> Choice:
 
 def _no_port(choice: Choice, seats: Sequence[Seat]) -> Choice:
     listed = "; ".join(f"{seat.label}: {seat.why}" for seat in seats) or "the devices have no ports"
-    active = [seat for seat in seats if seat.code not in QUIET]
+    active = [seat for seat in seats if seat.code not in QUIET or seat.code == "BOND_SLAVE"]
     first = (active or list(seats))[:1]
     remedy = mend(first[0]) if first else _UNKNOWN
     choice.fail("NO_USABLE_PORT", f"no RDMA port can carry the fabric: {listed}", remedy)

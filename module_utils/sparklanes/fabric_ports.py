@@ -198,10 +198,10 @@ def _paths(seat: Seat, node: Node, options: Options) -> None:
             seat.stale.append(gid)
         elif netdev.up is False or netdev.operstate in LINK_DOWN:
             down = True
-        elif gid.version == 1:
-            v1_only = True
         elif address.version == 6 and not options.allow_ipv6:
             ipv6 = True
+        elif gid.version == 1:
+            v1_only = True
         else:
             seat.paths.append(Path(seat.device, seat.port, gid, netdev, interface))
     if seat.paths:

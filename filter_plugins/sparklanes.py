@@ -24,7 +24,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     # Ansible's setting module_utils serves modules only; plugins find our package by this.
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes import deployments, lane_schema, lanes, preflight  # noqa: E402
+from ansible.module_utils.sparklanes import deployments, lane_schema, lanes, overlays, preflight  # noqa: E402
 from ansible.module_utils.sparklanes.checks import Check, failures, sentence, table, verdict  # noqa: E402
 
 HostVars = Mapping[str, Mapping[str, Any]]
@@ -116,6 +116,17 @@ def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     return [sentence(check) for check in failures([Check.from_dict(check) for check in checks])]
 
 
+def overlay_plan(
+    files: Sequence[Mapping[str, Any]], extras: Sequence[Mapping[str, Any]], folder: str, project: str, protected: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The overlays and extras of a lane with their places on this controller, hashes compared."""
+    found, wrong = overlays.plan(files, extras, folder, project)
+    wrong += overlays.faults(found, protected)
+    if wrong:
+        raise AnsibleFilterError("The lane's files: " + "; ".join(wrong))
+    return [file.to_dict() for file in found]
+
+
 class FilterModule:
     """The table."""
 
@@ -129,4 +140,5 @@ class FilterModule:
             "lane_of": lane_of,
             "lane_preflight": lane_preflight,
             "lane_rank_spec": lane_rank_spec,
+            "overlay_plan": overlay_plan,
         }

@@ -29,6 +29,11 @@ options:
     description: Seconds between two flushes of V(interval) and V(boot_only).
     type: int
     default: 60
+  duration_seconds:
+    description:
+      - How long V(interval) works after it was started, by the boot of the Spark or by O(phase=booting). V(0) for ever.
+    type: int
+    default: 0
   floor_gib:
     description: MemFree in GiB below which V(floor) flushes.
     type: float
@@ -40,7 +45,8 @@ options:
     default: 3
   phase:
     description:
-      - V(booting) tells a V(boot_only) unit that a lane boots, V(serving) that it serves. V(keep) leaves that as it is.
+      - V(booting) says that a lane boots; the time of V(boot_only) and of O(duration_seconds) begins anew.
+      - V(serving) says that it serves, which ends V(boot_only). V(keep) leaves that as it is.
     type: str
     choices: [keep, booting, serving]
     default: keep
@@ -134,6 +140,7 @@ class PageCacheUnit:
         self.settings = page_cache.Settings(
             policy=self.params["policy"],
             interval_seconds=self.params["interval_seconds"],
+            duration_seconds=self.params["duration_seconds"],
             floor_gib=self.params["floor_gib"],
             drop=self.params["drop"],
         )
@@ -141,6 +148,7 @@ class PageCacheUnit:
         known = {
             "policy": self.settings.policy,
             "interval_seconds": self.settings.interval_seconds,
+            "duration_seconds": self.settings.duration_seconds,
             "floor_gib": self.settings.floor_gib,
             "drop": self.settings.drop,
             "serving_flag": self.settings.serving_flag,
@@ -323,8 +331,9 @@ class PageCacheUnit:
             self.stop()
             self.actions.append("The lane serves: boot_only flushes again when the next one boots")
             return
-        active = found.get("ActiveState") == "active"
-        if active and self.state().get("identity") == self.identity:
+        active, state = found.get("ActiveState") == "active", self.state()
+        anew = self.params["phase"] == "booting" and self.settings.policy == "interval" and self.settings.duration_seconds > 0
+        if state.get("identity") == self.identity and (active or state.get("ended")) and not anew:
             return
         self.note(f"{'Restart' if active else 'Start'} {UNIT}")
         if not self.module.check_mode:
@@ -360,6 +369,7 @@ def main() -> None:
         argument_spec={
             "policy": {"type": "str", "choices": ["interval", "floor", "boot_only", "off"], "required": True},
             "interval_seconds": {"type": "int", "default": 60},
+            "duration_seconds": {"type": "int", "default": 0},
             "floor_gib": {"type": "float", "default": 8.0},
             "drop": {"type": "int", "choices": [1, 2, 3], "default": 3},
             "phase": {"type": "str", "choices": ["keep", "booting", "serving"], "default": "keep"},

@@ -82,6 +82,8 @@ class Settings:
 
     policy: str
     interval_seconds: int = 60
+    # Of `interval`: how long after its start the unit works; 0 for ever.
+    duration_seconds: int = 0
     floor_gib: float = 8.0
     drop: int = 3
     serving_flag: str = SERVING_FLAG
@@ -93,6 +95,8 @@ class Settings:
             wrong.append(f"policy: found {self.policy!r}, expected one of {', '.join(POLICIES)}")
         if self.interval_seconds < 1:
             wrong.append(f"interval_seconds: found {self.interval_seconds}, expected 1 or more")
+        if self.duration_seconds < 0:
+            wrong.append(f"duration_seconds: found {self.duration_seconds}, expected 0 (always) or more")
         if self.policy == "floor" and self.floor_gib <= 0:
             wrong.append(f"floor_gib: found {self.floor_gib:g}, expected more than 0")
         if self.drop not in (1, 2, 3):
@@ -104,6 +108,7 @@ class Settings:
         made = cls(
             policy=str(data.get("policy", "")),
             interval_seconds=int(data.get("interval_seconds", 60)),
+            duration_seconds=int(data.get("duration_seconds", 0)),
             floor_gib=float(data.get("floor_gib", 8.0)),
             drop=int(data.get("drop", 3)),
             serving_flag=str(data.get("serving_flag", SERVING_FLAG)),
@@ -189,15 +194,35 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     aside.rename(path)
 
 
+def ended(settings: Settings, seconds: float) -> str:
+    """Why the unit has nothing left to do `seconds` after its start; empty while it has."""
+    if settings.policy == "off":
+        return "the policy is off"
+    if settings.policy == "boot_only" and Path(settings.serving_flag).exists():
+        return "the lane serves"
+    if settings.policy == "interval" and 0 < settings.duration_seconds <= seconds:
+        return f"{settings.duration_seconds} s are over"
+    return ""
+
+
 def run(settings: Settings, identity: str, state_file: Path, root: Path = Path("/")) -> int:
-    """The loop of the unit. Ends by itself only where the policy says so: `off`, or `boot_only` once the lane serves."""
-    governor = Governor(settings)
-    state: dict[str, Any] = {"identity": identity, "policy": settings.policy, "flushes": 0, "freed_bytes": 0, "last": None}
+    """The loop of the unit. It ends by itself only where the policy says so, and its state file then tells why."""
+    governor, started = Governor(settings), time.monotonic()
+    state: dict[str, Any] = {
+        "identity": identity,
+        "policy": settings.policy,
+        "ended": "",
+        "flushes": 0,
+        "freed_bytes": 0,
+        "last": None,
+    }
     save_state(state_file, state)
-    while settings.policy != "off":
-        if settings.policy == "boot_only" and Path(settings.serving_flag).exists():
-            print("the lane serves: no more flushes until the next boot of a lane", flush=True)
-            break
+    while True:
+        state["ended"] = ended(settings, time.monotonic() - started)
+        if state["ended"]:
+            print(f"{state['ended']}: no more flushes until the next lane boots or the Spark does", flush=True)
+            save_state(state_file, state)
+            return 0
         if governor.due(time.monotonic(), measure(root).mem_free):
             effect = drop_caches(settings.drop, root)
             governor.flushed(time.monotonic(), effect.freed)
@@ -208,7 +233,6 @@ def run(settings: Settings, identity: str, state_file: Path, root: Path = Path("
             if effect.freed >= WORTH_BYTES:
                 print(f"freed {effect.freed / GIB:.2f} GiB, MemFree {(effect.after.mem_free or 0) / GIB:.2f} GiB", flush=True)
         time.sleep(governor.wait(time.monotonic()))
-    return 0
 
 
 def main(argv: list[str]) -> int:

@@ -315,11 +315,15 @@ def _identity(
         )
         return
     tokenizer = record.get("tokenizer") or {}
-    if not tokenizer.get("ok"):
+    if tokenizer.get("ok") is None:
+        why = tokenizer.get("message") or "it was not checked"
+        gate.unjudged(id, f"the tokenizer of this lane: {why}", "the ids that the bank holds for the same text", RERUN)
+        return
+    if not tokenizer["ok"]:
         gate.add(
             id,
             FAIL,
-            f"the tokenizer of this lane is another: {tokenizer.get('message') or 'it was not checked'}",
+            f"the tokenizer of this lane is another: {tokenizer.get('message')}",
             "the ids that the bank holds for the same text",
             "Compare tokenizer files and revision with the reference; ids of one tokenizer mean nothing to another.",
         )
@@ -340,6 +344,9 @@ def _identity(
     boots = {run.get("boot_id") for run in reference}
     thin = len(reference) < limits.reference_runs or len(boots) < limits.reference_boots
     notes = list(differences)
+    foreign = sum(run.get("foreign_requests") or 0 for run in runs)
+    if foreign:
+        notes.append(f"{foreign} request(s) of others ran meanwhile: they share batches and add noise")
     if thin:
         notes.append(f"the bank holds {len(reference)} runs of {len(boots)} boot(s): its floor may be too low")
     gate.add(
@@ -352,6 +359,8 @@ def _identity(
 
 
 def _run_problem(corpus: Mapping[str, Any], run: Mapping[str, Any], what: str) -> str:
+    if run.get("cached_tokens") and not run.get("foreign_requests"):
+        return f"{run['cached_tokens']} tokens came from a cache and were not computed"
     for doc in corpus["documents"]:
         scored = run["docs"].get(doc["id"])
         if scored is None:
@@ -515,13 +524,9 @@ def _isolated(gate: _Gate, seen: Comparison, limits: Limits) -> None:
 
 
 def _off(cell: Cell, limits: Limits) -> bool:
-    """Whether one part of the corpus is wrong on its own.
-
-    Ours: a short chat document holds few undecided tokens, so its ratio must also be more than chance.
-    """
+    """Whether one part of the corpus is wrong on its own."""
     systematic = cell.sys_rms > limits.band_sys_rms and cell.sys_z > limits.sys_z
-    ratio, z = cell.ratio(limits.floor_min), cell.ratio_z(limits.floor_min)
-    return bool(systematic or (ratio > limits.band_ratio and z > limits.ratio_z))
+    return bool(systematic or cell.ratio(limits.floor_min) > limits.band_ratio)
 
 
 def _bands(gate: _Gate, seen: Comparison, documents: Iterable[Mapping[str, Any]], limits: Limits) -> None:

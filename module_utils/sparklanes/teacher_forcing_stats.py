@@ -88,7 +88,6 @@ class Cell:
     n: int = 0
     reference: float = 0.0
     cross: float = 0.0
-    excess2: float = 0.0
     delta: float = 0.0
     delta2: float = 0.0
     product: float = 0.0
@@ -108,14 +107,6 @@ class Cell:
     def ratio(self, floor_min: float) -> float:
         """Mean |lane - reference| over mean |reference - reference|, never over less than `floor_min`."""
         return (self.cross / self.n) / self.floor(floor_min) if self.n else 0.0
-
-    def ratio_z(self, floor_min: float) -> float:
-        """How sure it is that the lane differs more than the reference from itself."""
-        if not self.n:
-            return 0.0
-        mean = self.cross / self.n - self.floor(floor_min)
-        plain = (self.cross - self.reference) / self.n
-        return _z(mean, self.excess2 / self.n - plain * plain, self.n)
 
     @property
     def bias(self) -> float:
@@ -143,7 +134,6 @@ class Cell:
             "n": self.n,
             "floor": round(self.floor(), 6),
             "ratio": round(self.ratio(floor_min), 4),
-            "ratio_z": round(self.ratio_z(floor_min), 2),
             "bias": round(self.bias, 6),
             "bias_se": round(self.bias_se, 6),
             "sys_rms": round(self.sys_rms, 5),
@@ -268,7 +258,6 @@ def compare(
                 1,
                 own_mean,
                 cross,
-                (cross - own_mean) ** 2,
                 delta,
                 delta * delta,
                 product,
@@ -311,7 +300,6 @@ def _into(cells: dict[Any, Cell], key: Any, token: Cell) -> None:
     cell.n += 1
     cell.reference += token.reference
     cell.cross += token.cross
-    cell.excess2 += token.excess2
     cell.delta += token.delta
     cell.delta2 += token.delta2
     cell.product += token.product

@@ -1,0 +1,275 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Score a corpus of token ids on a running engine."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: teacher_forcing_score
+short_description: Score a corpus of token ids on a running engine
+description:
+  - Asks an OpenAI-compatible vLLM for the logprob of every token of a corpus, O(runs) times over, one request at a
+    time, and writes the whole record to O(result_path). Run it on the head of the deployment.
+  - With O(build_corpus) it makes the corpus first, with this lane's own tokenizer and its own greedy answers, and the
+    record carries it. That is how the reference of a bank is recorded.
+  - It returns a summary. The record is judged on the controller, by the filter P(teacher_forcing_judge#filter).
+  - A logprob that is not finite is recorded and left to the judge. An engine that stops answering fails the task.
+options:
+  base_url:
+    description: Address of the engine, such as V(http://10.93.1.11:8000).
+    type: str
+    required: true
+  api_key:
+    description: Key of the engine's API.
+    type: str
+  model:
+    description: Served name of the model; the first that the engine serves, when left out.
+    type: str
+  corpus:
+    description: Path of a corpus or bank on this Spark, plain or gzipped.
+    type: path
+  corpus_data:
+    description: The corpus or bank itself.
+    type: dict
+  build_corpus:
+    description: Make a corpus for this lane, and score it.
+    type: dict
+    suboptions:
+      source:
+        description: The texts, as the filter P(teacher_forcing_source#filter) reads them from C(banks/corpus).
+        type: dict
+        required: true
+      max_model_len:
+        description: Longest sequence of the lane; what the engine says, when left out.
+        type: int
+      max_doc_tokens:
+        description: Longest document. Larger ones judge deeper positions and take longer.
+        type: int
+        default: 16384
+      chunk:
+        description: The lane's max_num_batched_tokens.
+        type: int
+        default: 2048
+      min_chunk:
+        description:
+          - Every scheduled chunk of every document but the short canary is longer than this. With a drafter and
+            CUDA graphs give the largest captured graph (V(512) by default in vLLM), because of vLLM issue 53488.
+        type: int
+        default: 0
+      template:
+        description: Arguments for the chat template, such as C(enable_thinking).
+        type: dict
+        default: {}
+  runs:
+    description: How many passes. Two are needed to tell a systematic difference from noise.
+    type: int
+    default: 2
+  engine:
+    description: What is known of the lane (image, overlays and weights of each rank, KV cache type …). Kept in the record.
+    type: dict
+    default: {}
+  result_path:
+    description: Where the record is written, whole or not at all; gzipped when the name ends in C(.gz).
+    type: path
+    required: true
+  state_path:
+    description: A state file in the form of our jobs (phase, done, total, a heartbeat) while this module runs.
+    type: path
+  timeout:
+    description: Seconds that one request may take. A long document on a slow lane needs minutes.
+    type: float
+    default: 1800
+  detach:
+    description:
+      - Start a job that outlives the connection, and return its name. For M(long_job).
+    type: bool
+    default: false
+  job:
+    description: Name of that job.
+    type: str
+    default: score
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+attributes:
+  check_mode:
+    description: Says what it would score; asks the engine nothing.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: The lane is scored against its bank
+  long_job:
+    module: teacher_forcing_score
+    args:
+      base_url: http://10.93.1.11:8000
+      corpus: /var/lib/sparklanes/deployments/sparks/bank.json.gz
+      result_path: /var/lib/sparklanes/deployments/sparks/score.json.gz
+      detach: true
+
+- name: The reference of a bank is recorded
+  teacher_forcing_score:
+    base_url: http://10.93.1.11:8000
+    runs: 3
+    build_corpus:
+      source: "{{ 'banks/corpus' | teacher_forcing_source }}"
+    result_path: /var/lib/sparklanes/deployments/sparks/reference.json.gz
+"""
+
+RETURN = r"""
+result_path:
+  description: The record.
+  type: str
+  returned: when it was scored
+bytes:
+  description: Size of the record.
+  type: int
+  returned: when it was scored
+corpus_sha256:
+  description: Names the corpus.
+  type: str
+  returned: when it was scored
+model:
+  description: The model that answered.
+  type: str
+  returned: when it was scored
+documents:
+  description: How many documents were scored.
+  type: int
+  returned: when it was scored
+tokens:
+  description: How many tokens of the corpus have logprobs in the first run.
+  type: int
+  returned: when it was scored
+runs:
+  description: How many passes were made.
+  type: int
+  returned: when it was scored
+seconds:
+  description: How long each pass took.
+  type: list
+  elements: float
+  returned: when it was scored
+not_finite:
+  description: Documents with NaN.
+  type: list
+  elements: str
+  returned: when it was scored
+tokenizer_ok:
+  description: Whether the lane's tokenizer gives the banked ids; null, if it couldn't be asked.
+  type: bool
+  returned: when it was scored
+skipped:
+  description: What a corpus for this lane lacks, and why.
+  type: list
+  elements: str
+  returned: when it was scored
+job:
+  description: The job that was started or attached to.
+  type: str
+  returned: with O(detach)
+attached:
+  description: Whether the job ran already.
+  type: bool
+  returned: with O(detach)
+actions:
+  description: What was done, in sentences.
+  type: list
+  elements: str
+  returned: always
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.jobs import JobError, Jobs, Reporter
+from ansible.module_utils.sparklanes.teacher_forcing_run import FUNCTION, JOB, Progress, Silent, run
+
+BUILD: dict[str, Any] = {
+    "source": {"type": "dict", "required": True},
+    "max_model_len": {"type": "int"},
+    "max_doc_tokens": {"type": "int", "default": 16384},
+    "chunk": {"type": "int", "default": 2048},
+    "min_chunk": {"type": "int", "default": 0},
+    "template": {"type": "dict", "default": {}},
+}
+OPTIONS: dict[str, Any] = {
+    "base_url": {"type": "str", "required": True},
+    "api_key": {"type": "str", "no_log": True},
+    "model": {"type": "str"},
+    "corpus": {"type": "path"},
+    "corpus_data": {"type": "dict"},
+    "build_corpus": {"type": "dict", "options": BUILD},
+    "runs": {"type": "int", "default": 2},
+    "engine": {"type": "dict", "default": {}},
+    "result_path": {"type": "path", "required": True},
+    "state_path": {"type": "path"},
+    "timeout": {"type": "float", "default": 1800},
+    "detach": {"type": "bool", "default": False},
+    "job": {"type": "str", "default": JOB},
+    "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
+}
+SCORING = ("base_url", "model", "build_corpus", "runs", "engine", "result_path", "timeout")
+
+
+def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
+    params = module.params
+    secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
+    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(params["job"], FUNCTION, args, secrets)
+    did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"
+    module.exit_json(changed=started, actions=[did], job=params["job"], attached=not started)
+
+
+def here(module: AnsibleModule, args: dict[str, Any]) -> None:
+    params = module.params
+    report: Reporter | None = None
+    if params["state_path"]:
+        path = Path(params["state_path"])
+        report = Reporter(path.parent, params["job"])
+        report.path = path
+        report.start()
+    progress: Progress = report or Silent()
+    try:
+        summary = run(args, params["api_key"], progress)
+    except BaseException as error:
+        if report:
+            report.end(str(error) or type(error).__name__)
+        raise
+    if report:
+        report.end()
+    done = f"Scored {summary['documents']} documents ({summary['tokens']} tokens) {summary['runs']} times into {summary['result_path']}"
+    module.exit_json(changed=True, actions=[done], **summary)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        OPTIONS,
+        supports_check_mode=True,
+        mutually_exclusive=[("corpus", "corpus_data", "build_corpus")],
+        required_one_of=[("corpus", "corpus_data", "build_corpus")],
+    )
+    params = module.params
+    if params["runs"] < 1:
+        module.fail_json(msg=f"runs is {params['runs']}: at least one pass must be made, and two to be judged")
+    args = {name: params[name] for name in SCORING}
+    args["corpus"] = params["corpus"] or params["corpus_data"]
+    if module.check_mode:
+        what = "a corpus made for this lane" if params["build_corpus"] else params["corpus"] or "the given corpus"
+        module.exit_json(changed=True, actions=[f"Would score {what} on {params['base_url']} {params['runs']} times"])
+    try:
+        (detached if params["detach"] else here)(module, args)
+    except (JobError, OSError, ValueError) as error:
+        module.fail_json(msg=f"teacher forcing on {params['base_url']}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -134,6 +134,15 @@ def test_the_loop_flushes_until_it_is_told_that_the_lane_serves(spark: Path, mon
     assert clock["now"] == 65.0  # noticed within a second, not at the next interval
 
 
+def test_interval_with_a_duration_ends_after_it_and_says_so(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"now": 1000.0}
+    monkeypatch.setattr(page_cache.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
+    monkeypatch.setattr(page_cache.time, "monotonic", lambda: clock["now"])
+    page_cache.run(Settings("interval", interval_seconds=60, duration_seconds=150), "abc", spark / "state.json", spark)
+    told = json.loads((spark / "state.json").read_text())
+    assert (told["flushes"], told["ended"]) == (3, "150 s are over")
+
+
 def test_the_loop_of_interval_never_looks_at_the_flag(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = spark / "serving"
     flag.touch()
@@ -370,6 +379,16 @@ def test_boot_only_stops_when_the_lane_serves_and_starts_with_the_next_boot(
     assert not served["active"]
     assert not run_module(page_cache_unit, boot)["changed"]  # site.yml leaves a served lane alone
     assert run_module(page_cache_unit, {**boot, "phase": "booting"})["active"]
+
+
+def test_a_unit_whose_time_is_over_stays_so_until_a_lane_boots(spark: Path, systemd: Systemd, run_module: RunModule) -> None:
+    timed = unit(spark, duration_seconds=3600)
+    run_module(page_cache_unit, timed)
+    state = spark / page_cache.STATE_FILE.lstrip("/")
+    state.write_text(json.dumps({**json.loads(state.read_text()), "ended": "3600 s are over"}))
+    systemd.state["ActiveState"] = "inactive"
+    assert not run_module(page_cache_unit, timed)["changed"]
+    assert run_module(page_cache_unit, {**timed, "phase": "booting"})["active"]
 
 
 def test_while_another_lane_serves_settings_only_wait(spark: Path, systemd: Systemd, run_module: RunModule) -> None:

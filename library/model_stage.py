@@ -193,7 +193,7 @@ plan:
   elements: str
   returned: always
 actions:
-  description: What was done, in sentences; in check mode, why something would be done.
+  description: What was done, in sentences; in check mode and when planned, why something would be done.
   type: list
   elements: str
   returned: always
@@ -332,7 +332,7 @@ class Stage:
         standings = self.look()
         result = self.result(standings)
         if self.params["state"] == "planned":
-            return {**result, "running": running}
+            return {**result, "actions": lacking(standings), "running": running}
         if result["staged"] and self.params["verify"] == "quick":
             return result
         hopeless = [
@@ -346,8 +346,8 @@ class Stage:
             raise StagingError("; ".join(hopeless))
         self.refuse_early(standings)
         if self.module.check_mode:
-            todo = [sentence(check) for one in standings for check in one.checks if check.status == FAIL]
-            return {**result, "changed": not result["staged"], "actions": todo, "diff": difference(standings)}
+            diff = difference(standings)
+            return {**result, "changed": not result["staged"], "actions": lacking(standings), "diff": diff}
         return {**result, **self.start(standings), "diff": difference(standings)}
 
     def refuse_early(self, standings: list[Standing]) -> None:
@@ -413,6 +413,10 @@ class Stage:
             "attached": not began,
             "actions": [f"{'started' if began else 'attached to'} job {JOB} ({name})"],
         }
+
+
+def lacking(standings: list[Standing]) -> list[str]:
+    return [sentence(check) for one in standings for check in one.checks if check.status == FAIL]
 
 
 def difference(standings: list[Standing]) -> dict[str, str]:

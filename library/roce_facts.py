@@ -171,7 +171,7 @@ def addresses(module: AnsibleModule, root: str) -> tuple[str | None, ...]:
     tree = Tree(root)
     if tree.root != "/":
         return tree.text("ip_j_addr.json", limit=MAX_JSON), tree.text("ip_dj_link.json", limit=MAX_JSON)
-    command = module.get_bin_path("ip", opt_dirs=["/usr/sbin", "/sbin"])
+    command = module.get_bin_path("ip")
     if not command:
         return (None,)
     code, output, _error = module.run_command([command, "-d", "-j", "addr", "show"])

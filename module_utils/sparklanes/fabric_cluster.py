@@ -36,6 +36,10 @@ def _network(rail: Mapping[str, Any]) -> str | None:
     return str(network) if address in network else None
 
 
+def _is_ring(env: object) -> bool:
+    return isinstance(env, Mapping) and env.get("NCCL_IB_SUBNET_AWARE_ROUTING") == "1"
+
+
 def _where(rail: Mapping[str, Any]) -> str:
     return f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4') or rail.get('ipv6')} in {rail.get('network')}"
 
@@ -47,7 +51,7 @@ def cluster_checks(fabrics: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     checks, whole = _facts(fabrics)
     if len(whole) < 2 or len(whole) < len(fabrics):
         return checks  # comparing a part would pass what nobody measured
-    ring = any((fabric.get("env") or {}).get("NCCL_IB_SUBNET_AWARE_ROUTING") == "1" for fabric in whole.values())
+    ring = any(_is_ring(fabric.get("env")) for fabric in whole.values())
     checks += _same(whole, "FABRIC.TRANSPORT", "transport", "Set fabric_transport for all hosts alike")
     rails = _count(whole)
     checks += rails

@@ -433,7 +433,11 @@ def _floor(gate: _Gate, seen: Comparison, limits: Limits) -> None:
     found = f"pair sd {sd:.3f} on {seen.diffuse_n} tokens; errors below {seen.resolution:.3f} nat cannot be seen"
     if n < limits.tokens_min:
         gate.unjudged("TF.FLOOR", f"only {n} tokens were scored", expected, "Build a larger corpus.")
-    elif seen.diffuse_n < limits.band_tokens // 2:
+    elif seen.total.max_reference == 0.0:
+        gate.add(
+            "TF.FLOOR", PASS, f"the reference repeats itself exactly; {limits.floor_min} nat stands in for its noise", expected
+        )
+    elif seen.diffuse_n < limits.diffuse_min:
         gate.unjudged(
             "TF.FLOOR",
             f"only {seen.diffuse_n} tokens have p < {DIFFUSE}: the noise cannot be measured",
@@ -444,10 +448,6 @@ def _floor(gate: _Gate, seen: Comparison, limits: Limits) -> None:
         gate.unjudged("TF.FLOOR", found, expected, quieter)
     elif sd > limits.floor_accepted or seen.resolution > limits.sys_rms:
         gate.add("TF.FLOOR", WARN, found, expected, quieter)
-    elif sd == 0.0:
-        gate.add(
-            "TF.FLOOR", PASS, f"the reference repeats itself exactly; {limits.floor_min} nat stands in for its noise", expected
-        )
     else:
         gate.add("TF.FLOOR", PASS, found + ("" if sd <= limits.floor_good else " (accepted, not good)"), expected)
 

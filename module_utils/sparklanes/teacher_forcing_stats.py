@@ -47,6 +47,7 @@ class Limits:
     # A deterministic engine repeats itself to the last bit: its floor is 0, and any ratio to it infinite. Below a
     # mean of 0.001 nat (what another prefill chunk size did to one bf16 model on one CPU) nothing is called different.
     floor_min: float = 0.001
+    diffuse_min: int = 64  # G3: fewer tokens with p < 0.1 are no measure of noise
     tokens_min: int = 256  # fewer scored tokens are no basis for any verdict
     canary: float = 1.0  # nats between the two canaries: scorer, not lane
     reference_runs: int = 3  # of a bank, else its floor is called thin

@@ -91,8 +91,15 @@ def lane_preflight(
         folders.append((source if source.is_dir() else source.parent) / "group_vars")
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
-    checks += preflight.preflight(hostvars, groups, list(play_hosts), lanes.known_lanes(folders), lane_options(), needs)
+    known = lanes.known_lanes(folders)
+    checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline_variables(hostvars))
     return [check.to_dict() for check in checks]
+
+
+def inline_variables(hostvars: HostVars) -> dict[str, dict[str, Any]]:
+    """Group → its variables inside inventory files. Ansible tells this only to itself; without it, one warning is lost."""
+    inventory = getattr(hostvars, "_inventory", None)
+    return {name: group.vars for name, group in inventory.groups.items()} if inventory else {}
 
 
 def collection_present(name: str) -> bool:
@@ -117,7 +124,11 @@ def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def overlay_plan(
-    files: Sequence[Mapping[str, Any]], extras: Sequence[Mapping[str, Any]], folder: str, project: str, protected: Sequence[str] = ()
+    files: Sequence[Mapping[str, Any]],
+    extras: Sequence[Mapping[str, Any]],
+    folder: str,
+    project: str,
+    protected: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """The overlays and extras of a lane with their places on this controller, hashes compared."""
     found, wrong = overlays.plan(files, extras, folder, project)

@@ -228,7 +228,8 @@ def resolve(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[d
 
     `variables` may hold anything; only `lane_*` is looked at. The lane is usable only if no check failed.
     """
-    given = {name: plain(value) for name, value in variables.items() if name.startswith(PREFIX)}
+    # By name, not by items(): reading a variable of hostvars templates it, and the others are none of our business.
+    given = {name: plain(variables[name]) for name in variables if name.startswith(PREFIX)}
     faults = list(_unknown_names(given, options))
     lane: dict[str, Any] = {}
     for name, option in options.items():

@@ -77,8 +77,12 @@ def preflight(
     known: Sequence[str],
     options: Schema,
     needs: str = "host",
+    inline: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Check]:
-    """Everything that can be said of the inventory and the lanes of these hosts."""
+    """Everything that can be said of the inventory and the lanes of these hosts.
+
+    `inline`: group → the variables that stand inside an inventory file, where they are known.
+    """
     if needs not in NEEDS:
         raise ValueError(f"needs is {needs!r}: one of {', '.join(NEEDS)}")
     if not play_hosts:
@@ -88,6 +92,7 @@ def preflight(
     checks = deployments.membership_checks(names, groups, play_hosts)
     addresses = {host: address_of(host, hostvars[host]) for host in groups.get("sparks") or play_hosts}
     checks += deployments.address_checks("INVENTORY.ADDRESS", "address", addresses)
+    checks += inline_checks(hostvars, groups, play_hosts, inline or {})
     if needs == "launch":
         checks += deployments.single_refusals(names, play_hosts)
     for deployment in deployments.deployments_of(names, play_hosts):
@@ -95,6 +100,24 @@ def preflight(
         if needs == "launch":
             checks += deployments.scope_refusals(play_hosts, members, deployment)
         checks += _deployment(deployment, members, hostvars, known, options, needs)
+    return checks
+
+
+def inline_checks(
+    hostvars: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
+    play_hosts: Sequence[str],
+    inline: Mapping[str, Mapping[str, Any]],
+) -> list[Check]:
+    """Warn of lane variables inside an inventory file that lost: Ansible lets every group_vars file beat them."""
+    checks = []
+    for group, variables in inline.items():
+        members = [host for host in groups.get(group) or [] if host in play_hosts]
+        for name, value in variables.items():
+            if members and name.startswith("lane_") and all(hostvars[host].get(name) != value for host in members):
+                found = f"{name}: {value} in the variables of group {group} has no effect"
+                remedy = f"Move it to inventory/fleet/group_vars/{group}.yml: group_vars, ours too, beat an inventory file."
+                checks.append(Check("INVENTORY.INLINE", group, WARN, found, "lane variables in group_vars", remedy))
     return checks
 
 

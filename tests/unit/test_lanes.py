@@ -386,7 +386,7 @@ def test_the_fabric_wins_and_empty_values_never_appear() -> None:
 
 
 def test_facts_of_the_fabric_under_the_names_an_engine_wants() -> None:
-    wanted = {name: source for name, source in zip("ABCDEFGHIJ", lanes.FABRIC_SOURCES, strict=True)}
+    wanted = dict(zip("ABCDEFGHIJ", lanes.FABRIC_SOURCES, strict=True))
     env = spec(rank=1, lane_fabric_env=wanted)["env"]
     assert [env[name] for name in "ABCDEFGHIJ"] == [
         "1", "2", "10.0.0.2", "enp1s0f0np0", "10.0.0.1", "29500", "rocep1s0f0", "rocep1s0f0,roceP2p1s0f0", "3", "10.0.0.0/24",

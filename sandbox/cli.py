@@ -15,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from sandbox import fleet
+from sandbox.host import missing_packages, pick_engine
 from sandbox.layout import Clone
 from sandbox.shell import SandboxError
 
@@ -40,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
     down = verbs.add_parser("down", help="remove all that up made")
     down.add_argument("--all", action="store_true", help="the caches, too")
     verbs.add_parser("status", help="how it is; exit status 0 when it is whole")
-    verbs.add_parser("prepare", help="only install the packages it needs")
+    prepare = verbs.add_parser("prepare", help="only install the packages it needs")
+    prepare.add_argument("--list", action="store_true", help="only say which are missing")
     ssh = verbs.add_parser("ssh", help="a shell on a node, or a command there")
     ssh.add_argument("node", metavar="NODE")
     ssh.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
@@ -70,6 +72,9 @@ def main(arguments: Sequence[str], root: Path) -> int:
             if not (clone.ssh / "config").exists():
                 raise SandboxError("The sandbox isn't up. Bring it up: script/sandbox up")
             os.execvp("ssh", fleet.ssh(clone, args.node, *args.command))
+        if args.verb == "prepare" and args.list:
+            print(" ".join(missing_packages(pick_engine())))
+            return 0
         as_root(arguments)
         if args.verb == "status":
             return fleet.status(clone)

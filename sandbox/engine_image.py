@@ -118,7 +118,8 @@ def slim(site: Path, log: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | ENGINE_ENVIRONMENT
     environment.pop("PYTHONDONTWRITEBYTECODE")
     program = "import importlib, sys\nsys.path.insert(0, sys.argv[1])\nfor name in sys.argv[2:]:\n importlib.import_module(name)"
-    logged([PYTHON, "-s", "-c", program, str(site), *ENGINE_IMPORTS], log, env=environment)
+    # Without this machine's own packages (-S -s): what is missing here would be missing in the image.
+    logged([PYTHON, "-S", "-s", "-c", program, str(site), *ENGINE_IMPORTS], log, env=environment)
 
 
 def stand_in(site: Path) -> None:

@@ -40,6 +40,7 @@ def lane_options() -> lane_schema.Schema:
 
 def lane_of(hostvars: HostVars, host: str) -> dict[str, Any]:
     """The resolved lane of a host: layers merged, types right, defaults filled in."""
+    lane: dict[str, Any]
     lane, checks = lane_schema.resolve(hostvars[host], lane_options(), host)
     wrong = failures(checks)
     if wrong:
@@ -66,9 +67,10 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
     fabrics = {name: fabric_of(hostvars, name) for name in hosts}
     try:
         rank = deployments.rank_of(host, hosts)
-        return lanes.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
+        spec: dict[str, Any] = lanes.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
+    return spec
 
 
 def fabric_checks(hostvars: HostVars, hosts: Sequence[str]) -> list[dict[str, str]]:
@@ -111,11 +113,11 @@ def collection_present(name: str) -> bool:
 
 
 def checks_verdict(checks: Sequence[Mapping[str, Any]]) -> str:
-    return verdict([Check.from_dict(check) for check in checks])
+    return str(verdict([Check.from_dict(check) for check in checks]))
 
 
 def checks_table(checks: Sequence[Mapping[str, Any]], hosts: Sequence[str] | None = None) -> str:
-    return table([Check.from_dict(check) for check in checks], hosts)
+    return str(table([Check.from_dict(check) for check in checks], hosts))
 
 
 def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:

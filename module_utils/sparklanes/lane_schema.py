@@ -228,15 +228,30 @@ def resolve(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[d
 
     `variables` may hold anything; only `lane_*` is looked at. The lane is usable only if no check failed.
     """
-    # By name, not by items(): reading a variable of hostvars templates it, and the others are none of our business.
-    given = {name: plain(variables[name]) for name in variables if name.startswith(PREFIX)}
-    faults = list(_unknown_names(given, options))
+    given, faults = _read(variables)
+    faults += _unknown_names(given, options)
     lane: dict[str, Any] = {}
     for name, option in options.items():
         value, wrong = _value(option, given)
         faults += wrong
         lane[name] = value
     return lane, as_checks(faults, host, {"LANE.NAMES": "all known", "LANE.TYPES": "all as defined"})
+
+
+def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of `lane_*`. By name, not by items(): reading one of Ansible's variables fills in its templates."""
+    given: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for name in variables:
+        if name.startswith(PREFIX):
+            try:
+                given[name] = plain(variables[name])
+                json.dumps(given[name], default=str)  # an undefined variable inside raises only when its text is wanted
+            except Exception as error:  # whatever Ansible has to say of a template is said with the variable's name
+                given[name] = None
+                text = f"{name} has a template that can't be filled in: {error}"
+                faults.append(Fault("LANE.TEMPLATES", text, "defined variables", "Define what it names, or correct it."))
+    return given, faults
 
 
 def as_checks(faults: list[Fault], host: str, passes: Mapping[str, str]) -> list[Check]:

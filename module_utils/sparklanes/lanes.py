@@ -116,7 +116,8 @@ def known_lanes(folders: Iterable[Path]) -> list[str]:
 def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     """What a resolved lane says that no rank could honour."""
     faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane)]
-    return as_checks(faults, host, RULES)
+    checks: list[Check] = as_checks(faults, host, RULES)
+    return checks
 
 
 def canonical_flag(flag: str) -> str:

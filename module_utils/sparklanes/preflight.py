@@ -89,7 +89,7 @@ def preflight(
         remedy = "Write your Sparks into inventory/fleet/10-fleet.yml: script/init ADDRESS ADDRESS …; and check -l."
         return [Check("INVENTORY.HOSTS", "sparks", FAIL, "no host in the group sparks", "at least one", remedy)]
     names = {host: str(hostvars[host].get("deployment") or deployments.DEFAULT) for host in groups.get("sparks") or play_hosts}
-    checks = deployments.membership_checks(names, groups, play_hosts)
+    checks: list[Check] = deployments.membership_checks(names, groups, play_hosts)
     addresses = {host: address_of(host, hostvars[host]) for host in groups.get("sparks") or play_hosts}
     checks += deployments.address_checks("INVENTORY.ADDRESS", "address", addresses)
     checks += inline_checks(hostvars, groups, play_hosts, inline or {})

@@ -169,6 +169,20 @@ def test_one_line_of_a_site_fills_one_part_of_a_dict() -> None:
     assert made["lane_image"]["digest"] == DIGEST
 
 
+def test_a_template_that_can_not_be_filled_in_is_said_with_its_name() -> None:
+    class Lazy(dict[str, Any]):
+        """As Ansible's hostvars: a value is computed when it is read."""
+
+        def __getitem__(self, name: str) -> Any:
+            assert name.startswith("lane_"), f"{name} was read, which costs time and may fail"
+            if name == "lane_port":
+                raise RuntimeError("'nope' is undefined")
+            return super().__getitem__(name)
+
+    _, checks = lane_schema.resolve(Lazy(TINY, lane_port="{{ nope }}", other="{{ x }}"), OPTIONS, "s1")
+    assert the_fault(checks, "LANE.TEMPLATES").found == "lane_port has a template that can't be filled in: 'nope' is undefined"
+
+
 def test_no_drafter_stays_none() -> None:
     assert lane()["lane_drafter"] == {}
 

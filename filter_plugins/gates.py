@@ -51,6 +51,31 @@ def gate_a(
     return [check.to_dict() for check in made]
 
 
+def identities(specs: Facts, hostvars: Facts) -> list[dict[str, Any]]:
+    """What each rank runs and reads, for the gate that compares them: {rank, node, image, overlays, weights}."""
+    return [
+        {
+            "rank": spec["rank"],
+            "node": host,
+            "image": str(spec["image"]).rpartition("@")[2],
+            "overlays": sorted(str(mount["source"]) for mount in spec["mounts"] if "/overlays/" in str(mount["source"])),
+            "weights": weights_of(answered(hostvars[host].get("model_weights_result")) or {}),
+        }
+        for host, spec in specs.items()
+    ]
+
+
+def weights_of(result: Facts) -> list[Any]:
+    """What names the models that a staging result found complete."""
+    return [[model.get("path"), model.get("revision"), model.get("manifest")] for model in result.get("models") or []]
+
+
+def staging_of(variables: Facts) -> dict[str, Facts | None]:
+    """What the looks of the staging roles registered for one host, by check id; None where there was no answer."""
+    looks = {"WEIGHTS.STAGED": "model_weights_result", "OVERLAYS.STAGED": "kernel_overlays_result"}
+    return {id_: answered(variables.get(name)) for id_, name in looks.items()}
+
+
 def gate_b(registered: Facts, specs: Facts, min_free_gib: float) -> list[dict[str, str]]:
     hosts = list(specs)
     facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
@@ -113,6 +138,7 @@ class FilterModule:
         return {
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": gate_b,
+            "sparklanes_identities": identities,
             "sparklanes_ranks_alive": ranks_alive,
             "sparklanes_other_lane": other_lane,
             "sparklanes_reason": reason,

@@ -224,7 +224,7 @@ def gate_a(
     return made
 
 
-STAGED = (("WEIGHTS.STAGED", "weights"), ("DRAFTER.STAGED", "drafter"), ("OVERLAYS.STAGED", "overlays"))
+STAGED = (("WEIGHTS.STAGED", "weights (and drafter)"), ("OVERLAYS.STAGED", "overlays and extras"))
 
 
 def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -196,10 +196,10 @@ class Builder:
         small = length < COPY_TOKENS
         span_tokens = max(16, length // 8) if small else COPY_SPAN
         gap = length - 2 * span_tokens if small else COPY_GAP
-        head = self.ids("text", length - gap - 2 * span_tokens + 1, 101) if not small else []
+        head = self.ids("text", length - gap - 2 * span_tokens, 101) if not small else []
         span = self.ids("tools", span_tokens, 102, special=not head)
         filler = self.ids("text", gap, 103, special=False)
-        ids = [*head, *span, *filler, *span][:length]
+        ids = [*head, *span, *filler, *span]
         made: dict[str, Any] = files.document(f"copy-{len(ids)}", "copy", ids)
         return made
 

@@ -6,6 +6,7 @@ prefix. `weights` stands for the weights: another value, another model. Misbehav
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -111,7 +112,8 @@ class FakeEngine:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        handler.wfile.write(content)
+        with contextlib.suppress(BrokenPipeError):  # a client that no longer waits
+            handler.wfile.write(content)
 
     def metrics(self) -> str:
         boot = self.boot

@@ -73,6 +73,12 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
     return spec
 
 
+def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
+    """The command of a rank for people, with what they should know above it."""
+    spec = lane_rank_spec(hostvars, host, groups)
+    return f"{lanes.describe(lane_of(hostvars, host), spec)}\n{lanes.command_text(spec)}"
+
+
 def fabric_checks(hostvars: HostVars, hosts: Sequence[str]) -> list[dict[str, str]]:
     """Usable, distinct fabric addresses over one transport, once role roce has run on each of these hosts."""
     fabrics = {host: fabric_of(hostvars, host) for host in hosts}
@@ -153,5 +159,6 @@ class FilterModule:
             "lane_of": lane_of,
             "lane_preflight": lane_preflight,
             "lane_rank_spec": lane_rank_spec,
+            "lane_rank_text": lane_rank_text,
             "overlay_plan": overlay_plan,
         }

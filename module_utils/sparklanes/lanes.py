@@ -324,7 +324,7 @@ def render_rank(
     if world > 1:
         for needed in (hosts[0], host):
             if not (fabrics.get(needed) or {}).get("host_ip"):
-                raise ValueError(f"{needed} has no fabric address yet: role roce finds it out")
+                raise ValueError(f"{needed} has no fabric address yet: role roce finds it, run for all of {deployment}")
         master = {"host": str(fabrics[hosts[0]]["host_ip"]), "port": lane["lane_master_port"]}
     container = lane["lane_container"]
     return {
@@ -488,3 +488,23 @@ def command_text(spec: Mapping[str, Any]) -> str:
         line.append(word)
     lines.append(shlex.join(line))
     return " \\\n  ".join(lines)
+
+
+def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """What stands above a rendered command, as comments of a shell: who runs it, what fits, what is still unknown."""
+    head = f"the head, API on {spec['api']['host']}:{spec['api']['port']}" if spec["rank"] == 0 else "a worker"
+    lines = [f"rank {spec['rank']} of {spec['world_size']} on {spec['node']}: {head}", str(lane["lane_title"] or lane["lane_id"])]
+    if lane["lane_max_model_len"]:
+        at_once = f", {lane['lane_max_num_seqs']} requests at a time" if lane["lane_max_num_seqs"] else ""
+        lines.append(f"{lane['lane_max_model_len']:,} tokens of context{at_once}")
+    pinned = lane["lane_kv_cache_memory_bytes"]
+    lines.append(f"KV cache {pinned / 2**30:.2f} GiB on each rank, pinned" if pinned else "KV cache sized by the engine")
+    pool = lookup(lane, "lane_expect.kv_pool_tokens.boot_log")
+    if isinstance(pool, int) and lane["lane_max_model_len"]:
+        lines[-1] += f"; its source saw {pool:,} tokens in it, {pool / lane['lane_max_model_len']:.1f} full contexts"
+    if spec["secret_env"]:
+        lines.append(f"needs {', '.join(spec['secret_env'])} in the environment of this shell")
+    unknown = [check.expected.split()[0] for check in launch_refusals(lane) if check.status == FAIL]
+    if unknown:
+        lines.append(f"unknown, so a launch is refused: {', '.join(unknown)}")
+    return "\n".join(f"# {line}" for line in lines)

@@ -501,6 +501,28 @@ def test_the_text_for_people_is_the_same_command() -> None:
     assert said.split("\0")[:-1] == lanes.docker_create_argv(made)
 
 
+def test_what_stands_above_a_command() -> None:
+    made = lane(
+        lane_max_model_len=1000,
+        lane_max_num_seqs=6,
+        lane_kv_cache_memory_bytes="3GiB",
+        lane_expect={"kv_pool_tokens": {"boot_log": 2500}},
+        lane_image={"repository": "r/e"},
+        lane_secret_env=["VLLM_API_KEY"],
+    )
+    text = lanes.describe(made, lanes.render_rank(made, FABRICS, "sparks", HOSTS, 0))
+    assert text.splitlines() == [
+        "# rank 0 of 2 on s1: the head, API on 0.0.0.0:8000",
+        "# tiny",
+        "# 1,000 tokens of context, 6 requests at a time",
+        "# KV cache 3.00 GiB on each rank, pinned; its source saw 2,500 tokens in it, 2.5 full contexts",
+        "# needs VLLM_API_KEY in the environment of this shell",
+        "# unknown, so a launch is refused: lane_image.digest",
+    ]
+    assert "a worker" in lanes.describe(lane(), spec(rank=1))
+    assert "sized by the engine" in lanes.describe(lane(), spec())
+
+
 def test_a_spec_is_plain_json() -> None:
     assert json.loads(json.dumps(spec())) == spec()
 

@@ -48,6 +48,7 @@ def resolved(lane: str) -> dict[str, Any]:
     made, checks = lane_schema.resolve(variables_of(lane), lane_schema.schema(specs), "s1")
     assert [check for check in checks if check.status != "pass"] == []
     assert [check for check in lanes.lane_checks(made, "s1") if check.status != "pass"] == []
+    assert json.loads(json.dumps(made)) == made
     return made
 
 

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
@@ -38,10 +39,13 @@ class Wish:
     controller_is: str = ""
     name: str = ""
     known_lanes: Mapping[str, int | None] = field(default_factory=dict)  # lane → the Sparks it needs, where that is known
+    taken: Mapping[str, str] = field(default_factory=dict)  # address → the file that already has it
 
     @property
     def hosts(self) -> dict[str, str]:
-        return {f"spark-{number}": address for number, address in enumerate(self.addresses, 1)}
+        """Names that no other deployment of the fleet has."""
+        stem = self.name.replace("_", "-").strip("-") or "spark"
+        return {f"{stem}-{number}": address for number, address in enumerate(self.addresses, 1)}
 
 
 def faults(wish: Wish) -> list[str]:
@@ -52,6 +56,11 @@ def faults(wish: Wish) -> list[str]:
     for address in dict.fromkeys(wish.addresses):
         if list(wish.addresses).count(address) > 1:
             found.append(f"{address} is given {list(wish.addresses).count(address)} times: each Spark is one rank.")
+    found += [
+        f"{address} already stands in {wish.taken[address]}."
+        for address in dict.fromkeys(wish.addresses)
+        if address in wish.taken
+    ]
     if wish.controller_is and wish.controller_is not in wish.addresses:
         hint = did_you_mean(wish.controller_is, wish.addresses)
         found.append(f"--controller-is {wish.controller_is} is none of the given addresses. {hint}".rstrip())
@@ -92,8 +101,24 @@ def address_fault(address: str) -> str:
     return ""
 
 
+def groups_and_addresses(tree: Any) -> tuple[set[str], set[str]]:
+    """The groups and the host addresses in the content of an inventory file."""
+    groups: set[str] = set()
+    addresses: set[str] = set()
+    if isinstance(tree, Mapping):
+        for name, group in tree.items():
+            groups.add(str(name))
+            if isinstance(group, Mapping):
+                below, more = groups_and_addresses(group.get("children"))
+                groups |= below
+                addresses |= more
+                for host, variables in (group.get("hosts") or {}).items():
+                    addresses.add(str((variables or {}).get("ansible_host") or host))
+    return groups, addresses
+
+
 def fleet_file(wish: Wish) -> str:
-    """The content of inventory/fleet/10-fleet.yml."""
+    """The content of an inventory file: 10-fleet.yml, or that of a further deployment."""
     group = wish.name or "sparks"
     lines = [
         "---",

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes import fleet_file
 from conftest import ROOT
+from inventories import Inventory, ansible_globals
 
 TWO = ("192.168.1.11", "192.168.1.12")
 LANES = {"alpha": 2, "beta": 4, "gamma": None}
@@ -42,8 +43,8 @@ def test_everything_that_can_be_said() -> None:
         "ansible_become": True,
         "lane": "alpha",
     }
-    assert list(group["hosts"]) == ["spark-1", "spark-2"]
-    assert group["hosts"]["spark-2"] == {"ansible_host": TWO[1], "ansible_connection": "local"}
+    assert list(group["hosts"]) == ["pair-a-1", "pair-a-2"]
+    assert group["hosts"]["pair-a-2"] == {"ansible_host": TWO[1], "ansible_connection": "local"}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,7 @@ def test_a_node_takes_few_lines(more: dict[str, Any]) -> None:
         (wish(name="sparks"), "has a meaning of its own"),
         (wish(name="lane_x"), "has a meaning of its own"),
         (wish(controller_is="192.168.1.13"), "Did you mean 192.168.1.12?"),
+        (wish(taken={"192.168.1.12": "10-fleet.yml"}), "192.168.1.12 already stands in 10-fleet.yml"),
         (wish(user="root; rm"), "no name of a Linux user"),
         (fleet_file.Wish(addresses=()), "No address was given"),
     ],
@@ -112,3 +114,30 @@ def test_the_script_overwrites_only_by_force(tmp_path: Path) -> None:
     assert (tmp_path / "10-fleet.yml").read_text(encoding="utf-8") == "mine\n"
     assert run(tmp_path, *TWO, "--force").returncode == 0
     assert "spark-2" in (tmp_path / "10-fleet.yml").read_text(encoding="utf-8")
+
+
+def test_a_second_deployment_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    assert run(tmp_path, *TWO, "--name", "pair_a").returncode == 0
+    assert run(tmp_path, "192.168.1.13", "192.168.1.14", "--name", "pair_b").returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("*.yml")) == ["10-fleet.yml", "20-pair_b.yml"]
+    again = run(tmp_path, "192.168.1.13", "192.168.1.12", "--name", "pair_b")
+    assert again.returncode == 2
+    assert "192.168.1.12 already stands in 10-fleet.yml." in again.stderr
+    assert "20-pair_b.yml exists" in again.stderr
+    with ansible_globals():
+        made = Inventory([ROOT / "inventory/shipped", tmp_path, ROOT / "inventory/lanes"])
+        assert made.groups()["sparks"] == ["pair-a-1", "pair-a-2", "pair-b-1", "pair-b-2"]
+        assert {host: made.variables(host)["deployment"] for host in made.hosts("sparks")} == {
+            "pair-a-1": "pair_a",
+            "pair-a-2": "pair_a",
+            "pair-b-1": "pair_b",
+            "pair-b-2": "pair_b",
+        }
+
+
+def test_what_stands_in_an_inventory() -> None:
+    tree = yaml.safe_load(
+        "all: {children: {sparks: {children: {a: {hosts: {s1: {ansible_host: 10.0.0.1}, s2: }}}}}, hosts: {x: }}"
+    )
+    assert fleet_file.groups_and_addresses(tree) == ({"all", "sparks", "a"}, {"10.0.0.1", "s2", "x"})
+    assert fleet_file.groups_and_addresses(None) == (set(), set())

@@ -20,7 +20,7 @@ description:
 options:
   settings:
     description:
-      - Kernel settings, for example C({vm.swappiness: 10}).
+      - Kernel settings by name, for example C(vm.swappiness).
       - With none, settings are left alone and the result says what the Spark has.
     type: dict
     default: {}

@@ -23,7 +23,7 @@ options:
     elements: dict
     required: true
   archive:
-    description: Archive on the Spark that M(overlay_bundle) made. It is removed afterwards.
+    description: Archive on the Spark that the module overlay_bundle made. It is removed afterwards.
     type: path
   image:
     description: C(REPOSITORY@DIGEST) of the image that files replace something in.

@@ -22,9 +22,9 @@ options:
       - V(floor) flushes when MemFree is below O(floor_gib), and waits longer and longer while that frees nothing.
       - V(boot_only) is V(interval) until it is told that the lane serves (O(phase=serving)).
       - V(off) stops and disables the unit.
+      - Without it nothing but O(phase) is noted, which a running unit sees within a second.
     type: str
     choices: [interval, floor, boot_only, 'off']
-    required: true
   interval_seconds:
     description: Seconds between two flushes of V(interval) and V(boot_only).
     type: int
@@ -56,9 +56,8 @@ options:
     type: bool
     default: true
   unit:
-    description: Text of the unit file.
+    description: Text of the unit file. Needed with O(policy).
     type: str
-    required: true
   staged:
     description: Folder for settings that are not live yet.
     type: path
@@ -84,6 +83,10 @@ EXAMPLES = r"""
     policy: interval
     interval_seconds: 60
     unit: "{{ lookup('ansible.builtin.file', 'sparklanes-page-cache.service', rstrip=false) }}"
+
+- name: Say that the lane serves now
+  page_cache_unit:
+    phase: serving
 """
 
 RETURN = r"""
@@ -138,7 +141,7 @@ class PageCacheUnit:
         self.params = module.params
         self.root = Path(self.params["root"])
         self.settings = page_cache.Settings(
-            policy=self.params["policy"],
+            policy=self.params["policy"] or "off",
             interval_seconds=self.params["interval_seconds"],
             duration_seconds=self.params["duration_seconds"],
             floor_gib=self.params["floor_gib"],
@@ -238,6 +241,9 @@ class PageCacheUnit:
                 self.at(path).unlink()
 
     def run(self) -> None:
+        if self.params["policy"] is None:
+            self.set_phase()
+            return
         wrong = self.settings.problems()
         if wrong:
             self.fail("; ".join(wrong))
@@ -367,17 +373,18 @@ class PageCacheUnit:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "policy": {"type": "str", "choices": ["interval", "floor", "boot_only", "off"], "required": True},
+            "policy": {"type": "str", "choices": ["interval", "floor", "boot_only", "off"]},
             "interval_seconds": {"type": "int", "default": 60},
             "duration_seconds": {"type": "int", "default": 0},
             "floor_gib": {"type": "float", "default": 8.0},
             "drop": {"type": "int", "choices": [1, 2, 3], "default": 3},
             "phase": {"type": "str", "choices": ["keep", "booting", "serving"], "default": "keep"},
             "live": {"type": "bool", "default": True},
-            "unit": {"type": "str", "required": True},
+            "unit": {"type": "str"},
             "staged": {"type": "path", "default": "/etc/sparklanes/staged"},
             "root": {"type": "path", "default": "/"},
         },
+        required_by={"policy": ["unit"]},
         supports_check_mode=True,
     )
     unit = PageCacheUnit(module)

@@ -381,6 +381,18 @@ def test_boot_only_stops_when_the_lane_serves_and_starts_with_the_next_boot(
     assert run_module(page_cache_unit, {**boot, "phase": "booting"})["active"]
 
 
+def test_a_phase_alone_touches_no_settings_and_no_unit(spark: Path, systemd: Systemd, run_module: RunModule) -> None:
+    run_module(page_cache_unit, unit(spark, "boot_only"))
+    systemd.calls.clear()
+    serving = {"root": str(spark), "phase": "serving"}
+    assert run_module(page_cache_unit, serving, check=True)["changed"]
+    assert run_module(page_cache_unit, serving)["changed"]
+    assert not run_module(page_cache_unit, serving)["changed"]
+    assert (spark / page_cache.SERVING_FLAG.lstrip("/")).exists()
+    assert systemd.calls == []
+    assert run_module(page_cache_unit, {"root": str(spark), "policy": "floor"})["failed"]  # a policy needs the unit's text
+
+
 def test_a_unit_whose_time_is_over_stays_so_until_a_lane_boots(spark: Path, systemd: Systemd, run_module: RunModule) -> None:
     timed = unit(spark, duration_seconds=3600)
     run_module(page_cache_unit, timed)

@@ -44,7 +44,14 @@ def failing(fabrics: Fabrics) -> dict[str, Check]:
 def test_a_good_pair_passes_every_check(pair: Fabrics) -> None:
     checks = cluster_checks(pair)
     assert verdict(checks) == PASS
-    assert by_id(checks, PASS) == {"FABRIC.FACTS", "FABRIC.TRANSPORT", "FABRIC.RAILS", "FABRIC.NETWORK", "FABRIC.MTU", "FABRIC.ADDRESS"}
+    assert by_id(checks, PASS) == {
+        "FABRIC.FACTS",
+        "FABRIC.TRANSPORT",
+        "FABRIC.RAILS",
+        "FABRIC.NETWORK",
+        "FABRIC.MTU",
+        "FABRIC.ADDRESS",
+    }
     assert {check.host for check in checks} == {"s1", "s2"}
 
 
@@ -188,11 +195,20 @@ def test_sockets_are_compared_too(tmp_path: Path) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["rails", "env", "errors", "warnings", "ipv4", "mtu"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["rails", "env", "errors", "warnings", "ipv4", "mtu"]), inner)
+    ),
     max_leaves=12,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["s1", "s2", "s3"]), st.dictionaries(st.sampled_from(["rails", "env", "errors", "host_ip"]), JSON), min_size=2))
+@given(
+    st.dictionaries(
+        st.sampled_from(["s1", "s2", "s3"]),
+        st.dictionaries(st.sampled_from(["rails", "env", "errors", "host_ip"]), JSON),
+        min_size=2,
+    )
+)
 def test_whatever_the_facts_are_there_is_a_verdict(fabrics: Fabrics) -> None:
     assert verdict(cluster_checks(fabrics)) == FAIL

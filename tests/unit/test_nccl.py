@@ -77,7 +77,9 @@ def test_numbers_as_c_reads_them(text: str, base: int, value: int) -> None:
     assert atoi(text, base) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("2.30.7", (2, 30, 7)), ("2.21", (2, 21)), ("2.30.7-1", (2, 30, 7)), ("2.28.3+cuda13.0", (2, 28, 3))])
+@pytest.mark.parametrize(
+    ("text", "value"), [("2.30.7", (2, 30, 7)), ("2.21", (2, 21)), ("2.30.7-1", (2, 30, 7)), ("2.28.3+cuda13.0", (2, 28, 3))]
+)
 def test_versions(text: str, value: tuple[int, ...]) -> None:
     assert parse_version(text) == value
 
@@ -106,7 +108,7 @@ CONNECTX = [("fe80::1", 1), ("fe80::1", 2), ("192.168.100.10", 1), ("192.168.100
     [
         (CONNECTX, {}, 3),
         (CONNECTX[1:2] + CONNECTX[3:], {}, 1),  # soft RoCE and irdma: v2 only
-        (CONNECTX[:3] + [("", None)] + CONNECTX[3:], {}, 4),  # drifted: index 3 is a hole
+        ([*CONNECTX[:3], ("", None), *CONNECTX[3:]], {}, 4),  # drifted: index 3 is a hole
         (CONNECTX[:2], {}, 0),  # no IPv4: fe80 of RoCE v1, silently
         (CONNECTX[:1] + CONNECTX[2:3], {}, 1),  # v1 only: v1 is taken silently
         ([], {}, 0),
@@ -152,7 +154,9 @@ def test_infiniband_has_its_own_rule() -> None:
     assert (choose_gid(plain, Settings({})), choose_gid(routable, Settings({}))) == (0, 1)
 
 
-ADDRESSES = st.sampled_from(["", "fe80::1", "fe80::2", "10.0.0.1", "10.0.1.1", "169.254.1.1", "fd00::1", "fd00:1::1", "2001:db8::1"])
+ADDRESSES = st.sampled_from(
+    ["", "fe80::1", "fe80::2", "10.0.0.1", "10.0.1.1", "169.254.1.1", "fd00::1", "fd00:1::1", "2001:db8::1"]
+)
 ENTRY = st.tuples(ADDRESSES, st.sampled_from([1, 2]))
 
 
@@ -218,7 +222,11 @@ def test_devices_are_ordered_by_pci_address_not_by_name_or_list() -> None:
 
 
 def test_ports_that_are_not_active_or_of_no_link_layer_vanish() -> None:
-    devices = [device("a", "0000:01:00.0", state=1), device("b", "0000:02:00.0", link_layer="Unspecified"), device("c", "0000:03:00.0")]
+    devices = [
+        device("a", "0000:01:00.0", state=1),
+        device("b", "0000:02:00.0", link_layer="Unspecified"),
+        device("c", "0000:03:00.0"),
+    ]
     assert [item.name for item, _port in choose_devices(devices, Settings({}))] == ["c"]
 
 

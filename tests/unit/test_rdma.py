@@ -33,7 +33,14 @@ def test_numbers(text: object, value: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("200 Gb/sec (4X HDR)", 200.0), ("200 Gb/sec (2X NDR)", 200.0), ("2.5 Gb/sec (1X SDR)", 2.5), ("40", None), ("", None), (None, None)],
+    [
+        ("200 Gb/sec (4X HDR)", 200.0),
+        ("200 Gb/sec (2X NDR)", 200.0),
+        ("2.5 Gb/sec (1X SDR)", 2.5),
+        ("40", None),
+        ("", None),
+        (None, None),
+    ],
 )
 def test_rates(text: str | None, rate: float | None) -> None:
     assert parse_rate(text) == rate
@@ -46,7 +53,9 @@ def test_gids() -> None:
         assert parse_gid(wrong) is None
 
 
-@pytest.mark.parametrize(("text", "version"), [("IB/RoCE v1", 1), ("RoCE v1", 1), ("RoCE v2", 2), ("", None), (None, None), ("iWARP", None)])
+@pytest.mark.parametrize(
+    ("text", "version"), [("IB/RoCE v1", 1), ("RoCE v1", 1), ("RoCE v2", 2), ("", None), (None, None), ("iWARP", None)]
+)
 def test_gid_types(text: str | None, version: int | None) -> None:
     assert parse_gid_type(text) == version
 
@@ -61,7 +70,12 @@ def test_pci_keys(leaf: str | None, key: int | None) -> None:
 
 def test_pci_keys_order_the_spark_by_domain_first() -> None:
     functions = ["0002:01:00.0", "0000:01:00.1", "0000:01:00.0", "0002:01:00.1"]
-    assert sorted(functions, key=lambda leaf: pci_key(leaf) or 0) == ["0000:01:00.0", "0000:01:00.1", "0002:01:00.0", "0002:01:00.1"]
+    assert sorted(functions, key=lambda leaf: pci_key(leaf) or 0) == [
+        "0000:01:00.0",
+        "0000:01:00.1",
+        "0002:01:00.0",
+        "0002:01:00.1",
+    ]
 
 
 def test_conf_as_nccl_reads_it() -> None:
@@ -72,7 +86,9 @@ def test_conf_as_nccl_reads_it() -> None:
 
 def test_ip_json_of_two_commands_adds_up() -> None:
     addr = json.dumps([{"ifindex": 2, "ifname": "v", "flags": ["UP"], "addr_info": [{"local": "10.0.0.1", "prefixlen": 24}]}, {}])
-    link = json.dumps([{"ifindex": 2, "ifname": "v", "link": "e", "linkinfo": {"info_kind": "vlan"}}, {"ifindex": 1, "ifname": "e"}])
+    link = json.dumps(
+        [{"ifindex": 2, "ifname": "v", "link": "e", "linkinfo": {"info_kind": "vlan"}}, {"ifindex": 1, "ifname": "e"}]
+    )
     found = parse_ip(addr, link)
     assert found is not None
     assert [(item.name, item.kind, item.lower) for item in found] == [("e", "physical", None), ("v", "vlan", "e")]
@@ -86,14 +102,23 @@ def test_no_ip_json(text: str | None) -> None:
 
 
 def test_addresses_that_are_not_ready_are_none() -> None:
-    entries = [{"local": "fd00::1", "prefixlen": 64, "tentative": True}, {"local": "x", "prefixlen": 64}, {"local": "fd00::2", "prefixlen": 64}, 7]
-    found = parse_ip(json.dumps([{"ifname": "e", "addr_info": entries}, {"ifname": "f", "addr_info": {"a": 1}}, {"ifname": 3}, 5]))
+    entries = [
+        {"local": "fd00::1", "prefixlen": 64, "tentative": True},
+        {"local": "x", "prefixlen": 64},
+        {"local": "fd00::2", "prefixlen": 64},
+        7,
+    ]
+    found = parse_ip(
+        json.dumps([{"ifname": "e", "addr_info": entries}, {"ifname": "f", "addr_info": {"a": 1}}, {"ifname": 3}, 5])
+    )
     assert found is not None
     assert [[str(item) for item in netdev.addresses] for netdev in found] == [["fd00::2/64"], []]
 
 
 def test_a_device_without_carrier_is_not_running() -> None:
-    found = parse_ip(json.dumps([{"ifname": "e", "flags": ["NO-CARRIER", "UP"]}, {"ifname": "f", "flags": ["BROADCAST"]}, {"ifname": "g"}]))
+    found = parse_ip(
+        json.dumps([{"ifname": "e", "flags": ["NO-CARRIER", "UP"]}, {"ifname": "f", "flags": ["BROADCAST"]}, {"ifname": "g"}])
+    )
     assert found is not None
     assert [(item.up, item.running) for item in found] == [(True, False), (False, False), (None, None)]
 

@@ -66,7 +66,9 @@ class Case:
 
 PAIR = [(A0, "enp1s0f0np0", 3), (B0, "enP2p1s0f0np0", 3)]
 PORT1 = [(A1, "enp1s0f1np1", 3), (B1, "enP2p1s0f1np1", 3)]
-HOLE = dict(enumerate([(gid("fe80::4"), V1, SPARK[2][1]), (gid("fe80::4"), V2, SPARK[2][1]), (gid("192.168.101.10"), V1, SPARK[2][1])]))
+HOLE = dict(
+    enumerate([(gid("fe80::4"), V1, SPARK[2][1]), (gid("fe80::4"), V2, SPARK[2][1]), (gid("192.168.101.10"), V1, SPARK[2][1])])
+)
 
 
 def changed(change: Callable[[Spark], object], **arguments: Any) -> Callable[[], Spark]:
@@ -166,6 +168,12 @@ def many(made: Spark) -> None:
 
 def no_halves(made: Spark) -> None:
     made.hcas = [hca for hca in made.hcas if hca.name in (A0, A1)]
+
+
+def infiniband(made: Spark) -> None:
+    """The ports are ACTIVE, their Ethernet devices are down."""
+    for hca in made.hcas:
+        hca.link_layer, made.net(hca.net).carrier = "InfiniBand", False
 
 
 def unreadable(made: Spark) -> None:
@@ -302,7 +310,7 @@ CASES = [
     Case("renamed devices and netdevs", changed(renamed), rails=[("mlx5_0", "fabric0", 3), ("mlx5_2", "fabric2", 3)],
          env={"NCCL_IB_HCA": "=mlx5_0,mlx5_2", "GLOO_SOCKET_IFNAME": "fabric0"}),
     Case("port in InfiniBand mode", changed(field_set(A1, link_layer="InfiniBand", state="4: ACTIVE")), rails=PAIR, warnings=["IB_MODE"], env=dict(ENV)),
-    Case("all ports in InfiniBand mode", changed(lambda s: [setattr(h, "link_layer", "InfiniBand") for h in s.hcas]), errors=["IB_MODE", "NO_USABLE_PORT"]),
+    Case("all ports in InfiniBand mode", changed(infiniband), errors=["IB_MODE", "NO_USABLE_PORT"]),
     Case("virtual function", changed(virtual_function), rails=PAIR, env=dict(ENV)),
     Case("virtual function, listed", changed(virtual_function), {"hcas": ["mlx5_vf"]}, [("mlx5_vf", "enp1s0f0v0", 3)], env={"NCCL_IB_HCA": "=mlx5_vf"}),
     Case("sub-function", changed(sub_function), rails=PAIR, env=dict(ENV)),

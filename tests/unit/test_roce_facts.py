@@ -19,7 +19,9 @@ RAIL_KEYS = {"hca", "port", "netdev", "ipv4", "network", "mtu", "gid_index"}
 
 
 def snapshot(root: Path) -> dict[str, Any]:
-    return {str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None) for path in sorted(root.rglob("*"))}
+    return {
+        str(path): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None) for path in sorted(root.rglob("*"))
+    }
 
 
 def test_the_result_for_a_person_and_for_the_ranks(run_module: RunModule, tmp_path: Path) -> None:
@@ -97,14 +99,24 @@ def sandbox(*more: Net) -> Spark:
 
 
 def test_plain_sockets(run_module: RunModule, tmp_path: Path) -> None:
-    result = run_module(roce_facts, {"root": str(sandbox().write(tmp_path)), "transport": "socket", "fabric_cidr": "10.93.2.0/24"})
+    result = run_module(
+        roce_facts, {"root": str(sandbox().write(tmp_path)), "transport": "socket", "fabric_cidr": "10.93.2.0/24"}
+    )
     assert (result["errors"], result["warnings_found"]) == ([], [])
     assert result["fabric"] == {
         "transport": "socket",
         "host_ip": "10.93.2.11",
         "ifname": "fab0",
         "rails": [
-            {"hca": None, "port": None, "netdev": "fab0", "ipv4": "10.93.2.11", "network": "10.93.2.0/24", "mtu": 1500, "gid_index": None}
+            {
+                "hca": None,
+                "port": None,
+                "netdev": "fab0",
+                "ipv4": "10.93.2.11",
+                "network": "10.93.2.0/24",
+                "mtu": 1500,
+                "gid_index": None,
+            }
         ],
         "env": {"NCCL_SOCKET_IFNAME": "=fab0", "GLOO_SOCKET_IFNAME": "fab0", "TP_SOCKET_IFNAME": "fab0", "NCCL_IB_DISABLE": "1"},
         "warnings": [],
@@ -131,7 +143,9 @@ def test_sockets_that_are_not_clear(run_module: RunModule, tmp_path: Path, args:
     assert result["env"] == {}
 
 
-@pytest.mark.parametrize("args", [{"peers": ["10.93.2.12"]}, {"control_ifname": "fab0"}, {"fabric_cidr": "10.93.0.0/16", "control_ifname": "fab0"}])
+@pytest.mark.parametrize(
+    "args", [{"peers": ["10.93.2.12"]}, {"control_ifname": "fab0"}, {"fabric_cidr": "10.93.0.0/16", "control_ifname": "fab0"}]
+)
 def test_sockets_by_peers_or_by_name(run_module: RunModule, tmp_path: Path, args: dict[str, Any]) -> None:
     result = run_module(roce_facts, {"root": str(sandbox().write(tmp_path)), "transport": "socket", **args})
     assert result["fabric"]["ifname"] == "fab0"
@@ -144,7 +158,9 @@ def test_a_second_address_on_the_socket_device_is_told(run_module: RunModule, tm
     assert result["fabric"]["host_ip"] == "10.93.3.11"
 
 
-def test_an_address_that_is_coming_is_looked_at_again(run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_coming_is_looked_at_again(
+    run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """First the GID is there and the address isn't; the second look finds both."""
     root = spark().write(tmp_path)
     late = spark()
@@ -157,7 +173,9 @@ def test_an_address_that_is_coming_is_looked_at_again(run_module: RunModule, tmp
     assert next(texts, None) is None, "exactly two looks"
 
 
-def test_a_stale_gid_is_looked_at_twice_and_no_more(run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_gid_is_looked_at_twice_and_no_more(
+    run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = spark()
     made.hca(A0).slots = {3: (gid("10.5.5.5"), "RoCE v2", "enp1s0f0np0")}
     looks = []
@@ -178,7 +196,9 @@ def test_on_this_machine_it_answers(run_module: RunModule) -> None:
 
 
 @pytest.mark.parametrize("output", ["", "garbage", json.dumps([{"ifname": "x"}])])
-def test_ip_that_fails_or_says_nothing(run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+def test_ip_that_fails_or_says_nothing(
+    run_module: RunModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     command = tmp_path / "ip"
     command.write_text(f"#!/bin/sh\nprintf '%s' '{output}'\nexit {1 if not output else 0}\n")
     command.chmod(0o755)

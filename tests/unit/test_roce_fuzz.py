@@ -126,7 +126,9 @@ def test_any_bytes_in_all_files_of_a_kind(plain: Path, data: st.DataObject) -> N
         judge_all(plain)
 
 
-NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12).filter(lambda name: name not in (".", ".."))
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
 
 
 @QUICK
@@ -147,10 +149,9 @@ def test_any_name(tmp_path_factory: pytest.TempPathFactory, device: str, netdev:
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     root = spark().write(tmp_path)
-    raw = os.fsencode(root / "sys/class/infiniband") + b"/roce\xff0"
-    os.symlink(b"rocep1s0f0", raw)
+    (root / "sys/class/infiniband" / os.fsdecode(b"roce\xff0")).symlink_to("rocep1s0f0")
     (root / "sys/devices" / os.fsdecode(b"net\xfe")).mkdir()
-    os.symlink("../../devices", os.fsencode(root / "sys/class/net") + b"/net\xfe")
+    (root / "sys/class/net" / os.fsdecode(b"net\xfe")).symlink_to("../../devices")
     result = judge(root, read_options({"want_both_halves": False}))
     assert "roce\ufffd0" in {item["dev"] for item in result["candidates"]}
     assert {item["code"] for item in result["errors"]} == {"NAME_UNSAFE"}

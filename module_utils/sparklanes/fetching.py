@@ -52,6 +52,7 @@ from ansible.module_utils.sparklanes.staging import (
 
 JOB = "stage"
 ATTEMPTS = 3
+RETRY_WAIT = 1.0  # seconds, times the number of attempts: the Hub's client and rsync wait in their own time-outs
 
 
 class Cancelled(Exception):
@@ -440,7 +441,7 @@ class Staging:
                     " Its copy or the way here is bad: verify the source (model_weights_verify: full) and the network"
                 )
             except StagingError:
-                if attempt == ATTEMPTS or self.job.tool.cancel.wait(5 * (attempt - 1)):
+                if attempt == ATTEMPTS or self.job.tool.cancel.wait(RETRY_WAIT * attempt):
                     raise
         target = self.folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

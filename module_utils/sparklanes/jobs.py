@@ -41,6 +41,7 @@ from ansible.module_utils.sparklanes.files import read_json, write_json
 
 SCHEMA = "sparklanes-job/1"
 JOBS = Path("/var/lib/sparklanes/jobs")
+SYSTEMD = Path("/run/systemd/system")  # there while systemd is in charge
 BEAT = 2.0  # seconds between heartbeats
 DEAD_AFTER = 30.0  # a living job has written by then, even on a busy disk
 PIPE_TIMEOUT = 30.0
@@ -139,9 +140,13 @@ def progress(state: State) -> str:
 
 @dataclass
 class Rate:
-    """Units per second over the last half minute, so that one slow file doesn't make the ETA jump."""
+    """Units per second over the last half minute, so that one slow file doesn't make the ETA jump.
+
+    The first seconds say nothing: programs start, connections open.
+    """
 
     window: float = 30.0
+    least: float = 4.0
     samples: list[tuple[float, int]] = field(default_factory=list)
 
     def add(self, now: float, done: int) -> float:
@@ -151,7 +156,7 @@ class Rate:
         while len(self.samples) > 2 and now - self.samples[0][0] > self.window:
             self.samples.pop(0)
         (first, low), (last, high) = self.samples[0], self.samples[-1]
-        return (high - low) / (last - first) if last > first else 0.0
+        return (high - low) / (last - first) if last - first >= self.least else 0.0
 
 
 # --- inside the job ------------------------------------------------------------------------------------------
@@ -281,13 +286,13 @@ class Status:
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
-def judge(job: str, state: State | None, alive: bool, now: float, boot: str, log: str = "") -> Status:
-    """Whether a job runs, ended, or died without a word. Pure."""
+def judge(job: str, state: State | None, alive: bool, now: float, boot: str, log: str = "", started: bool = True) -> Status:
+    """Whether a job runs, ended, or died without a word. `started`: there is such a job at all. Pure."""
     if state is None:
         if alive:
             return Status(job, exists=True, running=True, progress="starting")
-        if log:
-            return Status(job, True, finished=True, failed=True, error=f"it ended at its start: {log}")
+        if started:
+            return Status(job, True, finished=True, failed=True, error=f"it ended at its start: {log or 'it said nothing'}")
         return Status(job)
     line = progress(state)
     shown = {**asdict(state), "eta": eta(state)}
@@ -333,7 +338,7 @@ class Jobs:
     ) -> None:
         self.run = run
         self.root = root
-        self.systemd = Path("/run/systemd/system").is_dir() if systemd is None else systemd
+        self.systemd = SYSTEMD.is_dir() if systemd is None else systemd
 
     def folder(self, job: str) -> Path:
         return self.root / job
@@ -351,7 +356,7 @@ class Jobs:
             # It may have ended between the two looks.
             data = read_json(folder / "state.json")
             state = State.from_dict(data) if data else None
-        return judge(job, state, alive, clock(), boot_id(), tail(folder / "log"))
+        return judge(job, state, alive, clock(), boot_id(), tail(folder / "log"), (folder / "spec.json").exists())
 
     def _alive(self, job: str, state: State | None) -> bool:
         if self.systemd:
@@ -416,7 +421,7 @@ class Jobs:
     def _launch(self, job: str, folder: Path, properties: Mapping[str, str]) -> None:
         # Not PYTHONPATH: children would inherit it, and Ansible's zip holds a sitecustomize that is none outside of it.
         code = (
-            f"import sys; from pathlib import Path; folder = Path(sys.argv[1]); sys.path.insert(0, str(folder / 'payload.zip'));"
+            "import sys; from pathlib import Path; folder = Path(sys.argv[1]); sys.path.insert(0, str(folder / 'payload.zip'));"
         )
         code += f" from {PACKAGE}.jobs import main; sys.exit(main(folder))"
         command = [sys.executable, "-c", code, str(folder)]

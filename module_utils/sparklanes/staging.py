@@ -164,7 +164,7 @@ class Manifest:
 def safe_name(name: str) -> str:
     """A relative path that stays below its folder, or an error."""
     path = PurePosixPath(name)
-    bad = not name or name != str(path) or path.is_absolute() or ".." in path.parts
+    bad = not path.parts or name != str(path) or path.is_absolute() or ".." in path.parts
     if bad or any(ord(letter) < 32 for letter in name) or path.parts[0] in CLIENT_FOLDERS:
         raise StagingError(f"{name!r} is no name for a file of a model")
     return name

@@ -1,0 +1,394 @@
+"""Staging from end to end on this machine: the module, its detached job, a Hub, a peer's rsync daemon.
+
+The Hub is sandbox/hub.py and rsync is the real one. Only the Hub's client is stood in for, by a few lines that
+download by name: the real one needs a package index, and runs in the sandbox.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import job_status
+import model_lend
+import model_stage
+import pytest
+from ansible.module_utils.sparklanes import jobs
+from conftest import ROOT, RunModule
+from weights import checkpoint, flip
+
+SECOND = "model-00002-of-00003.safetensors"
+CLIENT = """#!/usr/bin/env python3
+import os, sys, urllib.request
+_, _, repo, file, _, revision, _, folder = sys.argv
+target = os.path.join(folder, file)
+os.makedirs(os.path.dirname(target), exist_ok=True)
+request = urllib.request.Request(f"{os.environ['HF_ENDPOINT']}/{repo}/resolve/{revision}/{file}")
+request.add_header("Authorization", "Bearer " + os.environ.get("HF_TOKEN", ""))
+with urllib.request.urlopen(request) as answer, open(target, "wb") as stream:
+    stream.write(answer.read())
+"""
+
+needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed here")
+
+
+class Node:
+    """One Spark: its folders, and the modules run as on it."""
+
+    def __init__(self, root: Path, run_module: RunModule, name: str) -> None:
+        self.root = root
+        self.run_module = run_module
+        self.name = name
+        self.path = root / "models" / "tiny"
+        hf = root / "venvs" / "hub-2.4.0" / "bin" / "hf"
+        hf.parent.mkdir(parents=True)
+        hf.write_text(CLIENT)
+        hf.chmod(0o755)
+        (hf.parents[1] / "sparklanes-ready").write_text("huggingface_hub==2.4.0\n")
+
+    def places(self, *names: str) -> dict[str, str]:
+        return {f"{name}_dir": str(self.root / name) for name in names}
+
+    def model(self, revision: str, **more: Any) -> dict[str, Any]:
+        return {"name": "model", "path": str(self.path), "repo": "acme/tiny", "revision": revision, **more}
+
+    def ask(self, revision: str, check: bool = False, guards: dict[str, Any] | None = None, **args: Any) -> dict[str, Any]:
+        models = [self.model(revision, **(guards or {}))]
+        common = {"host": self.name, "reserve_gib": 0, "workers": 2, **self.places("staged", "jobs", "venvs")}
+        return self.run_module(model_stage, {"models": models, **common, **args}, check=check)
+
+    def status(self, **args: Any) -> dict[str, Any]:
+        return self.run_module(job_status, {"job": "stage", **self.places("jobs"), **args})
+
+    def stage(self, revision: str, **args: Any) -> dict[str, Any]:
+        """Ask, follow the job to its end, and give what long_job would."""
+        first = self.ask(revision, **args)
+        if "job" not in first:
+            return first
+        last = self.status(wait=60)
+        assert last["finished"], last
+        return {**first, **last.get("result", {}), "failed": last["job_failed"], "msg": last["error"]}
+
+    def lend(self, revision: str, port: int, secret: str, **args: Any) -> dict[str, Any]:
+        return self.run_module(
+            model_lend,
+            {
+                "models": [{key: self.model(revision)[key] for key in ("name", "path", "repo", "revision")}],
+                "address": "127.0.0.1",
+                "port": port,
+                "allow": ["127.0.0.1"],
+                "secret": secret,
+                **self.places("staged", "jobs"),
+                **args,
+            },
+        )
+
+    def keep(self) -> dict[str, Any]:
+        return self.run_module(model_lend, {"state": "kept", "models": [], **self.places("jobs")})
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Node]]:
+    monkeypatch.setattr(jobs, "SYSTEMD", tmp_path / "no-systemd")
+    made = [Node(tmp_path / name, run_module, name) for name in ("s1", "s2")]
+    yield made
+    for node in made:
+        for job in ("stage", "lend"):
+            jobs.Jobs(lambda command: (0, "", ""), node.root / "jobs", systemd=False).stop(job)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return checkpoint(tmp_path / "hub" / "acme" / "tiny", size=4096)
+
+
+Start = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def hub(source: Path) -> Iterator[Start]:
+    """`hub(*options)` starts a server and returns (endpoint, revision)."""
+    servers = []
+    command = [sys.executable, str(ROOT / "sandbox" / "hub.py"), "--root", str(source.parents[1])]
+
+    def run(*options: str) -> tuple[str, str]:
+        server = subprocess.Popen(
+            [*command, "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        servers.append(server)
+        assert server.stdout is not None
+        endpoint = server.stdout.readline().strip()
+        revision = subprocess.run([*command, "--print-revision", "acme/tiny"], check=True, capture_output=True, text=True)
+        return endpoint, revision.stdout.strip()
+
+    yield run
+    for server in servers:
+        server.send_signal(signal.SIGTERM)
+        server.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def same(one: Path, other: Path) -> bool:
+    return {f.name: f.read_bytes() for f in one.iterdir()} == {f.name: f.read_bytes() for f in other.iterdir()}
+
+
+def test_check_mode_on_a_virgin_node_gives_the_plan(nodes: list[Node]) -> None:
+    result = nodes[0].ask("c" * 40, check=True, endpoint="http://127.0.0.1:9")
+    assert (result["changed"], result["staged"]) == (True, False)
+    assert result["plan"][0].startswith(f"model ({nodes[0].path}): take acme/tiny from http://127.0.0.1:9, size not known yet; ")
+    assert result["actions"][0].startswith("s1 WEIGHTS.REVISION: ")
+    assert not (nodes[0].root / "jobs").exists()
+
+
+def test_fetch_then_nothing_to_do(nodes: list[Node], hub: Start, source: Path) -> None:
+    endpoint, revision = hub("--token", "s3cr3t")
+    first = nodes[0].stage(revision, endpoint=endpoint, token="s3cr3t", guards={"expect": {"shards": 3, "tensors": 12}})
+    assert first["msg"] == ""
+    assert (first["changed"], first["staged"]) == (True, True)
+    assert same(source, nodes[0].path), "the model's files and nothing else"
+    assert not list(nodes[0].path.parent.glob(".*")), "nothing is left beside it"
+    again = nodes[0].ask(revision, endpoint="http://127.0.0.1:9")
+    assert (again["changed"], again["staged"], "job" in again) == (False, True, False)
+    for file in nodes[0].root.rglob("*"):
+        assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
+
+
+def test_a_refused_token_says_what_to_do(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub("--token", "s3cr3t")
+    result = nodes[0].stage(revision, endpoint=endpoint)
+    assert result["failed"]
+    assert "access denied (401). Accept the model's terms" in result["msg"]
+
+
+def test_files_that_are_there_are_read_not_fetched(nodes: list[Node], hub: Start, source: Path) -> None:
+    endpoint, revision = hub()
+    shutil.copytree(source, nodes[0].path)
+    (nodes[0].path / SECOND).unlink()
+    result = nodes[0].stage(revision, endpoint=endpoint)
+    assert [action.split(" of ")[0].split(" (")[0] for action in result["actions"]] == ["read 4 files", "fetched 1 files"]
+    assert same(source, nodes[0].path)
+
+
+@pytest.mark.parametrize("keep_mtime", [False, True])
+def test_a_flipped_bit_is_found_and_the_file_replaced(nodes: list[Node], hub: Start, source: Path, keep_mtime: bool) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    flip(nodes[0].path / SECOND, keep_mtime)
+    quick = nodes[0].ask(revision, check=True)
+    assert quick["staged"] is keep_mtime, "size and mtime are all that quick looks at"
+    result = nodes[0].stage(revision, endpoint=endpoint, verify="full")
+    assert result["staged"]
+    bad = next(action for action in result["actions"] if action.startswith("replaced a bad file"))
+    assert f"{nodes[0].path}/{SECOND}: hash " in bad
+    assert hashlib.sha256((source / SECOND).read_bytes()).hexdigest()[:16] in bad
+    assert same(source, nodes[0].path)
+
+
+def test_a_bad_file_is_kept_for_inspection_where_asked(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    flip(nodes[0].path / SECOND, keep_mtime=True)
+    rotten = (nodes[0].path / SECOND).read_bytes()
+    for source in ({"endpoint": endpoint, "repair": False}, {"source": "directory"}):
+        result = nodes[0].stage(revision, verify="full", **source)
+        assert result["failed"]
+        assert f"s1 WEIGHTS.CONTENT: {nodes[0].path}/{SECOND}: hash" in result["msg"]
+        assert result["checks"][0]["remedy"]
+        assert (nodes[0].path / SECOND).read_bytes() == rotten
+        assert not nodes[0].ask(revision, state="planned")["staged"]
+
+
+def test_a_full_read_of_good_files_changes_nothing(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    result = nodes[0].stage(revision, endpoint=endpoint, verify="full")
+    assert (result["changed"], result["staged"]) == (False, True)
+    assert result["actions"][0].startswith("read 5 files of")
+
+
+def test_wrong_bytes_from_the_hub_never_get_the_name(nodes: list[Node], hub: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, revision = hub("--corrupt", f"acme/tiny/{SECOND}")
+    result = nodes[0].stage(revision, endpoint=endpoint)
+    assert result["failed"]
+    assert f"s1: {endpoint} sent {SECOND} with" in result["msg"]
+    assert "verify the source" in result["msg"]
+    assert not (nodes[0].path / SECOND).exists()
+    healthy, _ = hub()
+    after = nodes[0].stage(revision, endpoint=healthy)
+    assert after["staged"]
+
+
+def test_another_revision_fetches_what_differs_and_removes_what_was_of_the_old(
+    nodes: list[Node], hub: Start, source: Path
+) -> None:
+    (source / "notes.json").write_text("{}")
+    endpoint, before = hub()
+    nodes[0].stage(before, endpoint=endpoint)
+    (nodes[0].path / "mine.txt").write_text("of the user")
+    (source / "notes.json").unlink()
+    (source / "config.json").write_text('{"architectures": ["Other"]}')
+    endpoint, after = hub()
+    result = nodes[0].stage(after, endpoint=endpoint)
+    assert result["staged"]
+    assert any("fetched 1 files" in action for action in result["actions"])
+    assert any("notes.json, which belonged to revision" in action for action in result["actions"])
+    assert not (nodes[0].path / "notes.json").exists()
+    assert (nodes[0].path / "mine.txt").exists()
+
+
+def test_a_guard_that_fails_is_said_before_anything_is_done(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    guards = {"expect": {"tensors": 13}}
+    result = nodes[0].stage(revision, endpoint=endpoint, guards=guards)
+    assert "12 tensors; expected 13" in result["msg"]
+    again = nodes[0].ask(revision, endpoint=endpoint, guards=guards)
+    assert again["failed"]
+    assert "12 tensors; expected 13" in again["msg"]
+
+
+def test_what_cannot_fit_is_refused_before_the_first_byte(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    result = nodes[0].stage(revision, endpoint=endpoint, reserve_gib=1 << 30)
+    assert result["failed"]
+    assert "s1: model needs" in result["msg"]
+    assert "are to stay free" in result["msg"]
+    assert not nodes[0].path.exists()
+
+
+def test_a_directory_is_adopted_in_place(nodes: list[Node], source: Path) -> None:
+    shutil.copytree(source, nodes[0].path)
+    before = {file.name: file.stat() for file in nodes[0].path.iterdir()}
+    result = nodes[0].stage("", source="directory")
+    assert result["staged"]
+    after = {file.name: file.stat() for file in nodes[0].path.iterdir()}
+    assert {name: (s.st_ino, s.st_mtime_ns) for name, s in before.items()} == {
+        name: (s.st_ino, s.st_mtime_ns) for name, s in after.items()
+    }
+    flip(nodes[0].path / SECOND, keep_mtime=False)
+    assert "WEIGHTS.CONTENT" in nodes[0].stage("", source="directory")["msg"], "what was seen first is what must be"
+
+
+def test_a_directory_that_is_not_there(nodes: list[Node]) -> None:
+    result = nodes[0].ask("", source="directory")
+    assert result["failed"]
+    assert f"s1: {nodes[0].path} is no folder" in result["msg"]
+
+
+def test_a_running_job_is_attached_to(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub("--rate-mib", "0.004")
+    first = nodes[0].ask(revision, endpoint=endpoint)
+    second = nodes[0].ask(revision, endpoint=endpoint)
+    assert (first["attached"], second["attached"]) == (False, True)
+    other = nodes[0].ask("d" * 40, endpoint=endpoint)
+    assert other["failed"]
+    assert "is running with other arguments" in other["msg"]
+    status = nodes[0].status()
+    assert status["running"]
+    assert status["heartbeat_age"] < 30
+
+
+def borrow(node: Node, revision: str, lent: dict[str, Any], secret: str, **args: Any) -> dict[str, Any]:
+    peer = {"url": lent["url"], "manifests": lent["manifests"], "secret": secret}
+    return node.stage(revision, source="peer", peer=peer, **args)
+
+
+@needs_rsync
+def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: Path) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    lent = nodes[0].lend(revision, free_port(), "once-1")
+    assert lent["url"].startswith("rsync://stage-")
+    # The beginning of a file from a run that was cut is continued; a wrong beginning is found by the hash.
+    for name, content in ((SECOND, (source / SECOND).read_bytes()[:5000]), ("config.json", b"wrong")):
+        incoming = nodes[1].path.parent / ".tiny.incoming" / hashlib.sha256(name.encode()).hexdigest()[:16]
+        incoming.mkdir(parents=True)
+        (incoming / name).write_bytes(content)
+    result = borrow(nodes[1], revision, lent, "once-1")
+    assert result["msg"] == ""
+    assert result["staged"]
+    assert same(source, nodes[1].path)
+    again = nodes[0].lend(revision, int(lent["url"].rpartition(":")[2]), "once-2")
+    assert not again["changed"], "a second staging joins the first"
+    shutil.rmtree(nodes[1].path)
+    assert borrow(nodes[1], revision, again, "once-2")["staged"]
+    assert nodes[0].keep()["changed"]
+    assert not nodes[0].keep()["changed"]
+    for file in nodes[0].root.rglob("*"):
+        assert not file.is_file() or b"once-" not in file.read_bytes(), file
+
+
+@needs_rsync
+def test_without_the_secret_nothing_is_given(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    lent = nodes[0].lend(revision, free_port(), "once-1")
+    result = borrow(nodes[1], revision, lent, "guessed")
+    assert result["failed"]
+    assert "auth failed" in result["msg"]
+
+
+@needs_rsync
+def test_rot_at_the_lender_does_not_spread(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    flip(nodes[0].path / SECOND, keep_mtime=True)
+    lent = nodes[0].lend(revision, free_port(), "once-1")
+    result = borrow(nodes[1], revision, lent, "once-1")
+    assert result["failed"]
+    assert f"127.0.0.1 sent {SECOND} with" in result["msg"]
+    assert not (nodes[1].path / SECOND).exists()
+
+
+@needs_rsync
+def test_a_manifest_that_the_controller_does_not_know_is_refused(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    lent = nodes[0].lend(revision, free_port(), "once-1")
+    result = borrow(nodes[1], revision, {**lent, "manifests": {"model": "f" * 64}}, "once-1")
+    assert "not ffffffffffffffff…" in result["msg"]
+
+
+@needs_rsync
+def test_lending_ends_by_itself(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    nodes[0].lend(revision, free_port(), "once-1", idle_seconds=0)
+    lending = jobs.Jobs(lambda command: (0, "", ""), nodes[0].root / "jobs", systemd=False)
+    limit = time.monotonic() + 30
+    while lending.status("lend").running and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not lending.status("lend").failed
+    assert json.dumps(lending.result("lend")).count("without a transfer") == 1
+
+
+@needs_rsync
+def test_only_complete_models_are_lent(nodes: list[Node]) -> None:
+    result = nodes[0].lend("c" * 40, free_port(), "once-1")
+    assert result["failed"]
+    assert "is not complete here" in result["msg"]
+
+
+def test_a_killed_job_is_reported_and_the_next_goes_on(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub("--rate-mib", "0.004")
+    nodes[0].ask(revision, endpoint=endpoint)
+    stage = jobs.Jobs(lambda command: (0, "", ""), nodes[0].root / "jobs", systemd=False)
+    stage.stop("stage")
+    status = nodes[0].status(wait=20)
+    assert status["job_failed"]
+    quick, _ = hub()
+    result = nodes[0].stage(revision, endpoint=quick)
+    assert result["staged"]

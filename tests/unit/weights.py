@@ -1,0 +1,49 @@
+"""Small checkpoints for the tests of staging."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+
+def shard(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
+    """A safetensors file of these tensors (type, shape, data)."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def checkpoint(folder: Path, shards: int = 3, tensors: int = 4, size: int = 64, seed: int = 1) -> Path:
+    """Shards of BF16 tensors with random content, their index and a config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = random.Random(seed)
+    mapped: dict[str, str] = {}
+    total = 0
+    for number in range(shards):
+        file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        parts = {f"layers.{number}.{k}.weight": ("BF16", [size // 2], content.randbytes(size)) for k in range(tensors)}
+        (folder / file).write_bytes(shard(parts))
+        mapped |= dict.fromkeys(parts, file)
+        total += tensors * size
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": mapped}))
+    (folder / "config.json").write_text('{"architectures": ["Tiny"]}')
+    return folder
+
+
+def flip(path: Path, keep_mtime: bool, at: int = -1) -> None:
+    """Flip one bit, as a disk does (mtime kept) or a program (not)."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    after = before.st_mtime_ns if keep_mtime else before.st_mtime_ns + 1_000_000_000
+    os.utime(path, ns=(before.st_atime_ns, after))

@@ -90,6 +90,13 @@ def test_moved_tag_and_loaded_image_are_named_and_not_used() -> None:
     assert images.others(Reference("elsewhere/x", D1), listed) == ""
 
 
+def test_recorded_list_has_a_digest_and_no_tag() -> None:
+    listed = images.parse_list((FIXTURES / "images/image-ls.jsonl").read_text())
+    digest = "sha256:7010d9cf73a987fade85c599ae26b655893b68ac3c9f82bb82096efb49f236b7"
+    image = "sha256:d499393b233144dd2b7afe8ea6509ac613a2865df2bf9f1f3cc4fb375f5179dd"
+    assert listed == [Listed("10.93.1.1:5000/sparklanes/engine", "", digest, image)]
+
+
 RECORDED = json.loads((FIXTURES / "images/pull-errors.json").read_text())
 
 

@@ -105,8 +105,9 @@ class Ended(Exception):
 
 
 @pytest.fixture
-def spark(tmp_path: Path) -> Path:
-    """A root whose drop_caches is an ordinary file."""
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root whose drop_caches is an ordinary file. Nothing waits for this machine's disks."""
+    monkeypatch.setattr(page_cache.os, "sync", lambda: None)
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/sys/vm/drop_caches").write_text("0\n")
     (tmp_path / "proc/meminfo").write_text(meminfo(20, 60))

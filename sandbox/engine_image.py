@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import shutil
 from pathlib import Path
@@ -53,7 +55,9 @@ ENGINE_ENVIRONMENT = {
 VLLM_SCRIPT = b"""#!/usr/bin/python3
 import sys
 from vllm.entrypoints.cli.main import main
-sys.exit(main())
+
+if __name__ == "__main__":  # its workers import this file again
+    sys.exit(main())
 """
 
 
@@ -62,7 +66,16 @@ def python_tag() -> str:
 
 
 def site_key() -> str:
-    return content_key(REQUIREMENTS, Path(__file__), python_tag())
+    """Changes with all that decides about the Python packages."""
+    return content_key(
+        REQUIREMENTS, *ENGINE_DROP, *ENGINE_IMPORTS, inspect.getsource(slim), inspect.getsource(stand_in), python_tag()
+    )
+
+
+def image_key(light: bool) -> str:
+    """Changes with all that decides about the image, but its base."""
+    own = content_key(VLLM_SCRIPT, json.dumps(engine_config(light)), Path(oci.__file__))
+    return own if light else content_key(own, site_key())
 
 
 def pip(clone: Clone) -> str:

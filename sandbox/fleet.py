@@ -45,7 +45,7 @@ def keys(light: bool, names: list[str]) -> dict[str, str]:
     """What an `up` would build from, to tell whether the running one is still right."""
     return {
         "node": content_key(HERE / "node", HERE / "emulated", debian.NODE_PACKAGES),
-        "engine": "light" if light else engine_image.site_key(),
+        "engine": engine_image.image_key(light),
         "model": content_key(HERE / "model.py", HERE / "corpus.txt"),
         "wheels": content_key(*node_requirements()),
         "nodes": " ".join(names),
@@ -184,7 +184,7 @@ def image_record(clone: Clone, light: bool) -> Path:
 def forget_old_images(clone: Clone, light: bool) -> None:
     """An image that is no longer the right one would stay in the registry for ever: it starts empty then."""
     record = image_record(clone, light)
-    if not light and record.exists() and json.loads(record.read_text())["site"] != engine_image.site_key():
+    if record.exists() and json.loads(record.read_text()).get("image") != engine_image.image_key(light):
         record.unlink()
         shutil.rmtree(clone.home / "registry", ignore_errors=True)
 
@@ -205,14 +205,13 @@ def push_engine(clone: Clone, base: Path, site: Path | None, gateway: str, light
     registry = oci.Registry(gateway, services.PORTS["registry"])
     name = repository_name(light)
     made = image_record(clone, light)
-    site_key = engine_image.site_key() if site else ""
-    key = content_key(base.name, site_key, HERE / "oci.py")
+    wanted = {"base": base.name, "image": engine_image.image_key(light)}
     known = json.loads(made.read_text()) if made.exists() else {}
-    if known.get("key") == key and registry.has_manifest(name, known["digest"]):
+    if {**known, **wanted} == known and registry.has_manifest(name, known["digest"]):
         return str(known["digest"])
     layers = engine_image.engine_layers(clone, base, site)
     digest = registry.push(name, engine_image.engine_version(), layers, engine_image.engine_config(light), clone.tmp)
-    write_atomically(made, json.dumps({"key": key, "digest": digest, "site": site_key}))
+    write_atomically(made, json.dumps({**wanted, "digest": digest}))
     for layer in layers:
         if clone.tmp in layer.path.parents:
             layer.path.unlink()

@@ -163,6 +163,13 @@ def test_layers_merge_by_key_keep_the_order_and_null_removes() -> None:
     assert list(made["lane_engine_args"].items()) == [("--b", {"x": 1, "y": 3}), ("--c", True), ("--d", 5), ("--e", 6)]
 
 
+def test_each_layer_beats_those_before_it() -> None:
+    names = [f"lane_engine_args{layer}" for layer in ("_family", "", "_site", "_host", "_override")]
+    for count in range(1, len(names) + 1):
+        made = lane(**{name: {"--x": name} for name in names[:count]})
+        assert made["lane_engine_args"] == {"--x": names[count - 1]}
+
+
 def test_one_line_of_a_site_fills_one_part_of_a_dict() -> None:
     made = lane(lane_image={"repository": "r/e", "digest": None}, lane_image_site={"digest": DIGEST})
     assert made["lane_image"]["repository"] == "r/e"

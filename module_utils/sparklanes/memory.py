@@ -129,7 +129,9 @@ def check_free(host: str, memory: MemoryFacts, min_free_gib: float) -> Check:
         )
     # Shared memory is counted as cache and can't be dropped.
     droppable = max(0, cached - (memory.shmem or 0))
-    if free + droppable >= min_free_gib * GIB:
+    if memory.mem_total is not None and memory.mem_total < min_free_gib * GIB:
+        remedy = "No Spark of this size can have that much free: correct lane_min_free_gib"
+    elif free + droppable >= min_free_gib * GIB:
         remedy = "The page cache holds it: flush it (module page_cache_flush, or policy interval of role page_cache)"
     else:
         remedy = "Processes, the GPU or the kernel hold it: look at `docker ps`, `nvidia-smi` and `ps -eo pid,rss,args --sort -rss | head`"

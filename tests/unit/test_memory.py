@@ -81,6 +81,7 @@ def test_page_cache_that_hides_free_memory_is_told_from_processes() -> None:
     assert check.found.startswith("MemFree 26.5 GiB of 121.7 GiB, page cache 66.8 GiB")
     assert "page_cache_flush" in check.remedy
     assert "docker ps" in memory.check_free("s1", facts, 110).remedy
+    assert "correct lane_min_free_gib" in memory.check_free("s1", facts, 128).remedy
     held = memory.facts("MemFree: 27812140 kB\nCached: 70000000 kB\nShmem: 69000000 kB\n", "", 4096)
     assert "docker ps" in memory.check_free("s1", held, 80).remedy  # shared memory can't be dropped
     assert memory.check_free("s1", facts, 26).status == "pass"

@@ -93,7 +93,7 @@ def table(checks: Sequence[Check], hosts: Sequence[str] | None = None, width: in
             remedies.setdefault(check.remedy, []).append(f"{check.host} {check.id}")
     for (status, id_, found, expected), names in folded.items():
         who = "all" if len(names) > 1 and set(names) == everyone else ", ".join(names)
-        rows.append((status.upper(), id_, who, found if not expected else f"{found}  (want {expected})"))
+        rows.append((status.upper(), id_, who, found if status == PASS or not expected else f"{found}  (want {expected})"))
     if not rows:
         return "no checks were made"
     sizes = [max(len(row[column]) for row in rows) for column in range(3)]

@@ -178,7 +178,9 @@ staged:
   type: bool
   returned: always
 models:
-  description: Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors).
+  description:
+    - Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors) and
+      C(manifest_sha256), one hash of all its contents that is equal on two Sparks exactly where their files are.
   type: list
   elements: dict
   returned: always

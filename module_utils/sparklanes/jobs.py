@@ -114,9 +114,11 @@ def human_time(seconds: float) -> str:
 
 
 def eta(state: State) -> float | None:
-    """Seconds to go at the present rate, or None where that says nothing."""
+    """Seconds to go at the present rate, or None where that says nothing: too early, or too slow to be meant."""
     left = state.total - state.done
-    return left / state.rate if state.rate > 0 and state.total > 0 and left >= 0 else None
+    if state.rate <= 0 or left < 0 or state.done * 100 < state.total:
+        return None
+    return left / state.rate
 
 
 def progress(state: State) -> str:
@@ -126,7 +128,7 @@ def progress(state: State) -> str:
         parts.append(f"{min(100, 100 * state.done // state.total):3d} %")
         if state.unit == "bytes":
             parts.append(f"{human_bytes(state.done)} of {human_bytes(state.total)}")
-            if state.rate > 0:
+            if eta(state) is not None:
                 parts.append(f"{human_bytes(state.rate)}/s")
         else:
             parts.append(f"{state.done} of {state.total} {state.unit}")

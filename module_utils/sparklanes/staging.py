@@ -134,6 +134,14 @@ class Manifest:
     def bytes(self) -> int:
         return sum(content.size for content in self.files.values())
 
+    @property
+    def digest(self) -> str:
+        """One hash of all contents: equal on two Sparks exactly where their files are equal. Empty while one is not known."""
+        if not all(content.sha256 for content in self.files.values()):
+            return ""
+        lines = "".join(f"{content.sha256} {content.size} {name}\n" for name, content in sorted(self.files.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
     def of(self, model: Model) -> bool:
         return (self.repo, self.revision) == (model.repo, model.revision)
 
@@ -442,7 +450,7 @@ class Standing:
     verified_bytes: int = 0
     unread_bytes: int = 0
     missing_bytes: int | None = None  # None: no manifest yet that could say
-    manifest_known: bool = False
+    manifest_sha256: str = ""
     account: Account | None = None
 
     @property
@@ -464,6 +472,7 @@ class Standing:
             "verified_bytes": self.verified_bytes,
             "unread_bytes": self.unread_bytes,
             "missing_bytes": self.missing_bytes,
+            "manifest_sha256": self.manifest_sha256,
             "shards": self.account.shards if self.account else 0,
             "tensors": self.account.tensors if self.account else 0,
         }
@@ -491,7 +500,7 @@ def standing(model: Model, host: str, store: Store, manifest: Manifest | None = 
         verified_bytes=sum(size[name] for name in assessment.verified),
         unread_bytes=sum(size[name] for name in assessment.unread),
         missing_bytes=sum(size[name] for name in assessment.to_fetch),
-        manifest_known=True,
+        manifest_sha256=saved.digest,
     )
     if assessment.complete:
         marker = store.staged()

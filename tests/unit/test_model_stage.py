@@ -321,6 +321,9 @@ def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: P
     assert result["msg"] == ""
     assert result["staged"]
     assert same(source, nodes[1].path)
+    digests = {node.ask(revision, state="planned")["models"][0]["manifest_sha256"] for node in nodes}
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
     again = nodes[0].lend(revision, int(lent["url"].rpartition(":")[2]), "once-2")
     assert not again["changed"], "a second staging joins the first"
     shutil.rmtree(nodes[1].path)

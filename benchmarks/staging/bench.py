@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What staging costs, as JSON lines: one measurement each, with what it is compared to.
+
+    python3 benchmarks/staging/bench.py [--folder DIR] [--repeat 3]
+
+`quick`  a look at a checkpoint of 282 shards and 177,569 tensors. The shards are sparse files with real headers, so
+         the disk's share is missing; CPU seconds and the page cache are real.
+`hash`   256 MiB read and hashed. `left_mib` is what remains of the file in the page cache (mincore), beside what a
+         plain read leaves.
+`scale`  two files hashed at once by threads, as staging does, and by processes, beside one file alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import mmap
+import multiprocessing
+import os
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+
+ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[2] / "module_utils"))
+
+from ansible.module_utils.sparklanes import staging  # noqa: E402
+from ansible.module_utils.sparklanes.fetching import Pace, digest  # noqa: E402
+
+SHARDS, TENSORS, MIB = 282, 177_569, 1 << 20
+libc = ctypes.CDLL("libc.so.6", use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def resident(path: Path) -> float:
+    """MiB of a file in the page cache."""
+    size = path.stat().st_size
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), "mmap", str(path))
+        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        found = libc.mincore(address, size, pages)
+        libc.munmap(address, size)
+    finally:
+        os.close(descriptor)
+    if found != 0:
+        raise OSError(ctypes.get_errno(), "mincore", str(path))
+    return sum(page & 1 for page in pages.raw) * mmap.PAGESIZE / MIB
+
+
+def forget(paths: Iterable[Path]) -> None:
+    """Drop files from the page cache, once they are on the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def timed(work: Callable[[], Any], repeat: int, before: Callable[[], Any] = lambda: None) -> dict[str, float]:
+    """Median wall and CPU seconds (children included)."""
+    walls, cpus = [], []
+    for _ in range(repeat):
+        before()
+        wall, cpu = time.perf_counter(), sum(os.times()[:4])
+        work()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(sum(os.times()[:4]) - cpu)
+    return {"wall_s": round(statistics.median(walls), 3), "cpu_s": round(statistics.median(cpus), 3)}
+
+
+def say(name: str, **numbers: Any) -> None:
+    print(json.dumps({"benchmark": f"staging.{name}", "load": round(os.getloadavg()[0], 2), **numbers}), flush=True)
+
+
+def sparse_checkpoint(folder: Path) -> None:
+    """Packed weights, scales and shapes under names as long as those of a large mixture of experts."""
+    mapped: dict[str, str] = {}
+    total = made = 0
+    for number in range(SHARDS):
+        file = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        at = 0
+        for k in range(TENSORS * (number + 1) // SHARDS - made):
+            kind, dtype, shape, size = (
+                ("weight_packed", "I32", [2048, 768], 2048 * 768 * 4),
+                ("weight_scale", "BF16", [2048, 48], 2048 * 48 * 2),
+                ("weight_shape", "I64", [2], 16),
+            )[k % 3]
+            name = f"model.layers.{number % 79}.mlp.experts.{number}.{k}_proj.{kind}"
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+            mapped[name] = file
+            at += size
+        made, total = TENSORS * (number + 1) // SHARDS, total + at
+        text = json.dumps(header, separators=(",", ":")).encode()
+        with (folder / file).open("wb") as stream:
+            stream.write(struct.pack("<Q", len(text)) + text)
+            stream.truncate(8 + len(text) + at)
+    index = {"metadata": {"total_size": total}, "weight_map": mapped}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def quick(root: Path, repeat: int) -> None:
+    folder = root / "checkpoint"
+    folder.mkdir()
+    sparse_checkpoint(folder)
+    model = staging.Model.from_dict({"name": "model", "path": str(folder), "expect": {"shards": SHARDS, "tensors": TENSORS}})
+    store = staging.Store(root / "staged", str(folder))
+    # The marker as staging leaves it; the digests themselves play no part in a look.
+    records = {name: staging.Record(seen.size, seen.mtime_ns, "0" * 64) for name, seen in staging.look(folder).items()}
+    manifest = staging.Manifest("", "", {name: staging.Content(record.size) for name, record in records.items()})
+    store.save_manifest(manifest)
+    store.save(manifest, records, complete=True)
+    shards = sorted(folder.glob("*.safetensors"))
+    found = staging.standing(model, "here", store)
+    if not found.staged:
+        raise SystemExit(f"the checkpoint made here is not accepted: {found.checks}")
+    numbers = timed(lambda: staging.standing(model, "here", store), repeat, lambda: forget(shards))
+    left = sum(resident(path) for path in shards)
+    say("quick", shards=SHARDS, tensors=TENSORS, **numbers, aim_cpu_s=3, left_mib=round(left, 2))
+    shutil.rmtree(folder)
+
+
+def plain_read(path: Path) -> None:
+    sha256 = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(4 * MIB):
+            sha256.update(block)
+
+
+def staged_read(path: Path) -> None:
+    digest(path, False, Pace(0, threading.Event()), lambda count: None)
+
+
+def both(start: Callable[..., Any], files: list[Path]) -> None:
+    workers = [start(target=staged_read, args=(path,)) for path in files]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def hashing(root: Path, repeat: int) -> None:
+    files = [root / "a.bin", root / "b.bin"]
+    for path in files:
+        with path.open("wb") as stream:
+            for _ in range(64):
+                stream.write(os.urandom(4 * MIB))
+    size = files[0].stat().st_size
+
+    def rate(seconds: float, count: int = 1) -> float:
+        return round(count * size / seconds / 1e9, 2)
+
+    def clean() -> None:
+        forget(files)
+
+    plain = timed(lambda: plain_read(files[0]), repeat, clean)
+    plain_left = resident(files[0])
+    ours = timed(lambda: staged_read(files[0]), repeat, clean)
+    left = resident(files[0])
+    say(
+        "hash", mib=size // MIB, **ours, gb_s=rate(ours["wall_s"]), left_mib=round(left, 2), aim_left_mib=16,
+        plain_gb_s=rate(plain["wall_s"]), plain_left_mib=round(plain_left, 2),
+        wall_ratio=round(ours["wall_s"] / plain["wall_s"], 2), cpu_ratio=round(ours["cpu_s"] / plain["cpu_s"], 2),
+    )  # fmt: skip
+    threads = timed(lambda: both(threading.Thread, files), repeat, clean)
+    processes = timed(lambda: both(multiprocessing.get_context("fork").Process, files), repeat, clean)
+    say(
+        "scale", cores=os.cpu_count(), one_gb_s=rate(ours["wall_s"]), two_threads_gb_s=rate(threads["wall_s"], 2),
+        two_processes_gb_s=rate(processes["wall_s"], 2),
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="a disk with 1 GiB free; the system's temporary folder by default")
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="sparklanes-bench-") as name:
+        quick(Path(name), options.repeat)
+        hashing(Path(name), options.repeat)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

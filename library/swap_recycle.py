@@ -1,0 +1,91 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Empty swap by turning it off and on again."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: swap_recycle
+short_description: Empty swap by turning it off and on again
+description:
+  - Some lanes want to start with empty swap and with swap on. Turning it off moves what it holds back into memory, so this is
+    refused where memory would not hold it, and belongs between the stop of the old ranks and the start of the new ones.
+  - Swap that is off stays off; nothing is added to C(/etc/fstab).
+options:
+  reserve_gib:
+    description: GiB that must stay available beside what swap holds.
+    type: float
+    default: 4
+attributes:
+  check_mode:
+    description: Says how much swap would be emptied.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: Start with empty swap
+  swap_recycle:
+"""
+
+RETURN = r"""
+before:
+  description: Bytes of swap in use before.
+  returned: always
+  type: int
+after:
+  description: Bytes of swap in use afterwards.
+  returned: always
+  type: int
+actions:
+  description: What was done, or would be, as sentences.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.memory import parse_meminfo
+
+GIB = 1024**3
+
+
+def used_and_available() -> tuple[int, int]:
+    """Bytes of swap in use, and of memory available."""
+    memory = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
+    return memory.get("SwapTotal", 0) - memory.get("SwapFree", 0), memory.get("MemAvailable", 0)
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={"reserve_gib": {"type": "float", "default": 4}}, supports_check_mode=True)
+    used, available = used_and_available()
+    if used == 0:
+        module.exit_json(changed=False, before=0, after=0, actions=[])
+    if available < used + module.params["reserve_gib"] * GIB:
+        module.fail_json(
+            msg=f"swap holds {used / GIB:.1f} GiB and only {available / GIB:.1f} GiB of memory are available; expected room for both "
+            f"and {module.params['reserve_gib']:g} GiB more. End what uses the memory, or set lane_swap: keep"
+        )
+    actions = [f"Empty {used / GIB:.1f} GiB of swap"]
+    if module.check_mode:
+        module.exit_json(changed=True, before=used, after=used, actions=actions)
+    failed, _, why = module.run_command(["swapoff", "--all"])
+    # Whatever came of it: swap goes on again.
+    on, _, why_on = module.run_command(["swapon", "--all"])
+    if failed or on:
+        module.fail_json(
+            msg=f"swap could not be {'turned on again' if on else 'emptied'}: {(why_on if on else why).strip()}. See swapon --show"
+        )
+    module.exit_json(changed=True, before=used, after=used_and_available()[0], actions=actions)
+
+
+if __name__ == "__main__":
+    main()

@@ -167,7 +167,7 @@ tokenizer_ok:
   description: Whether the lane's tokenizer gives the banked ids; null, if it couldn't be asked.
   type: bool
   returned: when it was scored
-skipped:
+lacks:
   description: What a corpus for this lane lacks, and why.
   type: list
   elements: str

@@ -546,7 +546,10 @@ def _diagnose(log: RankLog, line: str, message: str, serious: bool, transport: s
         found = known.pattern.search(line)
         if not found:
             continue
-        if not (known.code in _SOCKET_OK and transport == "socket"):
+        wanted = known.code in _SOCKET_OK and transport == "socket"
+        # An engine that was told to stop says of its parts that they died: a consequence of the stop.
+        stopped = known.consequence and log.ended and not log.failures
+        if not wanted and not stopped:
             _add(log, known, found, line)
         return
 

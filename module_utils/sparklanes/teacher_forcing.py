@@ -342,19 +342,22 @@ def _identity(
     if gate.failed:
         return
     boots = {run.get("boot_id") for run in reference}
-    thin = len(reference) < limits.reference_runs or len(boots) < limits.reference_boots
-    notes = list(differences)
+    notes, remedies = list(differences), []
+    if differences:
+        remedies.append("Differences to the bank count as noise here; a bank with this lane's settings judges more finely.")
     foreign = sum(run.get("foreign_requests") or 0 for run in runs)
     if foreign:
         notes.append(f"{foreign} request(s) of others ran meanwhile: they share batches and add noise")
-    if thin:
+        remedies.append("Score while nobody else asks.")
+    if len(reference) < limits.reference_runs or len(boots) < limits.reference_boots:
         notes.append(f"the bank holds {len(reference)} runs of {len(boots)} boot(s): its floor may be too low")
+        remedies.append("Record the reference again after another boot, and make the bank of both records.")
     gate.add(
         id,
         WARN if notes else PASS,
         "; ".join(notes) or f"{len(ranks)} ranks alike, {len(corpus['documents'])} documents, nothing from a cache",
         f"one identity, {limits.reference_runs} runs of {limits.reference_boots} boots in the bank",
-        "Differences in chunk size, kernels or layout count as noise here; record a bank with this lane's settings to judge more finely.",
+        " ".join(remedies),
     )
 
 

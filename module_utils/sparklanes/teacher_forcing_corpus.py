@@ -143,7 +143,7 @@ class Builder:
     source: Mapping[str, Any]
     plan: Plan
     progress: Callable[[int, int], None] = lambda done, total: None
-    skipped: list[str] = field(default_factory=list)
+    lacks: list[str] = field(default_factory=list)
 
     def build(self) -> dict[str, Any]:
         prompts = list((self.source.get("chat") or {}).get("prompts") or [])
@@ -170,7 +170,7 @@ class Builder:
                 "text": TOKENIZER_TEXT,
                 "ids": self.engine.tokenize(self.model, TOKENIZER_TEXT, add_special_tokens=False),
             },
-            "skipped": self.skipped,
+            "lacks": self.lacks,
             "documents": documents,
         }
 
@@ -208,7 +208,7 @@ class Builder:
         short, long = CANARY_TOKENS
         if self.plan.room < long:
             short, long = int(self.plan.room * 0.45), int(self.plan.room * 0.8)
-            self.skipped.append(
+            self.lacks.append(
                 f"canaries of {CANARY_TOKENS[0]} and {CANARY_TOKENS[1]} tokens: the lane has room for {self.plan.room}, they are {short} and {long}"
             )
         ids = self.ids("text", self.plan.fit(long), 104)
@@ -226,11 +226,11 @@ class Builder:
             ids = self.chat_ids(f"{lead}\n\n{prompt}")
         budget = min(wanted, room - len(ids))
         if budget < 32:
-            self.skipped.append(f"{name}: its prompt has {len(ids)} tokens, the lane has room for {room}")
+            self.lacks.append(f"{name}: its prompt has {len(ids)} tokens, the lane has room for {room}")
             return None
         completion = self.engine.generate(self.model, ids, budget)
         if not completion:
-            self.skipped.append(f"{name}: the reference generated no token ids")
+            self.lacks.append(f"{name}: the reference generated no token ids")
             return None
         made: dict[str, Any] = files.document(name, files.CHAT, [*ids, *completion], len(ids))
         return made

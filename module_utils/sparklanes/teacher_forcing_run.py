@@ -207,7 +207,7 @@ def summary(record: Mapping[str, Any], path: str, size: int) -> dict[str, Any]:
         "seconds": [run["seconds"] for run in runs],
         "not_finite": broken,
         "tokenizer_ok": record["tokenizer"]["ok"],
-        "skipped": list((record.get("corpus") or {}).get("skipped") or []),
+        "lacks": list((record.get("corpus") or {}).get("lacks") or []),
     }
 
 

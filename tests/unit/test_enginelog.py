@@ -15,6 +15,7 @@ HEALTHY = [
     "boot_single.log",
     "boot_spec_ngram.log",
     "alone_r0_default.log",
+    "stopped_single.log",
     "vllm-boot-743b-rank0.log",
     "vllm-boot-flash-2x.log",
     "vllm-boot-multi-rank-duplicates.log",
@@ -197,6 +198,13 @@ def test_one_missing_broadcast_block_is_normal_and_a_repeat_is_a_stall() -> None
     assert "no message from the workers" in again.progress
     moved = "(EngineCore pid=166) INFO 09-07 11:21:30 [core.py:1] Graph capturing finished in 31 secs, took 0.45 GiB"
     assert not enginelog.read(f"{wedge}\n{moved}\n{last}\n").stalled
+
+
+def test_a_stop_on_request_is_no_death() -> None:
+    text = (RECORDED / "stopped_single.log").read_text()
+    assert "EngineDeadError" in text  # said after SIGTERM, once the shutdown had begun
+    log = enginelog.read(text)
+    assert (log.ended, log.failures, log.progress) == (True, [], "ended")
 
 
 def test_only_the_last_boot_counts() -> None:

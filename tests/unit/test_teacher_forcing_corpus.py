@@ -56,7 +56,7 @@ def test_a_lane_with_room_gets_every_length(source: dict[str, Any]) -> None:
         assert len(docs[name]["token_ids"]) == int(name.split("-")[1])
     assert "text-32768" not in docs  # max_doc_tokens
     assert sum(doc["class"] == files.CHAT for doc in made["documents"]) == 8
-    assert made["skipped"] == []
+    assert made["lacks"] == []
     assert files.tokens_to_score(made) > 20_000
     assert made["tokenizer_check"]["ids"]
 
@@ -68,7 +68,7 @@ def test_the_tiny_lane_gets_a_corpus_it_can_hold(source: dict[str, Any]) -> None
     assert {doc["class"] for doc in made["documents"]} == {"text", "code", "cjk", "tools", "copy", "canary", files.CHAT}
     assert sum(len(doc["token_ids"]) >= 129 for doc in made["documents"]) >= 8
     assert len(docs[files.CANARY_LONG]["token_ids"]) == int(511 * 0.8)
-    assert any("canaries" in text for text in made["skipped"])
+    assert any("canaries" in text for text in made["lacks"])
 
 
 def test_the_canaries_are_one_text(source: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def test_no_chunk_is_short_with_a_drafter(source: dict[str, Any]) -> None:
 def test_a_prompt_that_does_not_fit_is_said(source: dict[str, Any]) -> None:
     long = {**source, "chat": {"prompts": ["word " * 2000, "short"]}}
     made = build(long, 512)
-    assert any("chat-1" in text for text in made["skipped"])
+    assert any("chat-1" in text for text in made["lacks"])
     assert "chat-2" in by_id(made)
 
 

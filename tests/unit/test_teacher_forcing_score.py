@@ -222,7 +222,7 @@ def test_module_starts_a_job(
 
 def test_filters_explain_what_they_cannot_do(bank: dict[str, Any], reference: dict[str, Any], tmp_path: Path) -> None:
     error = filters.AnsibleFilterError
-    with pytest.raises(error, match="bank .* can't be read"):
+    with pytest.raises(error, match=r"bank .* can't be read"):
         filters.judge(str(tmp_path / "none"), reference)
     with pytest.raises(error, match="no limit 'x'"):
         filters.judge(bank, reference, {"x": 1})

@@ -83,9 +83,7 @@ def test_download_as_the_client_does_it(root: Path, start: Start) -> None:
     assert ask(hub, where)[2] == SHARD
 
 
-@pytest.mark.parametrize(
-    ("asked", "first", "last"), [("bytes=10-19", 10, 19), ("bytes=10000-", 10000, len(SHARD) - 1)]
-)
+@pytest.mark.parametrize(("asked", "first", "last"), [("bytes=10-19", 10, 19), ("bytes=10000-", 10000, len(SHARD) - 1)])
 def test_ranges(start: Start, asked: str, first: int, last: int) -> None:
     status, headers, body = ask(start(), "/acme/tiny/resolve/main/model.safetensors", Range=asked)
     assert status == 206

@@ -21,7 +21,7 @@ _GID = re.compile(r"([0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
 
 def clean(text: str) -> str:
     """The text without surrogates, so that any name found on a node can stand in JSON."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if text.isascii() is False else text
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def number(value: object) -> int | None:

@@ -139,6 +139,7 @@ def test_the_tree_never_leaves_its_root(tmp_path: Path) -> None:
 def test_names_that_are_not_utf8_become_json() -> None:
     assert json.loads(json.dumps(clean("e\udce9th"))) == "e\ufffdth"
     assert clean("plain") == "plain"
+    assert clean("\ud800ü😀") == "\ufffdü😀", "a surrogate that no file name can hold, from the JSON of ip"
 
 
 def test_gid_tables_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ error:
   type: str
   returned: always
 progress:
-  description: One line, such as C(model: fetch   41 %  155.2 GiB of 377.4 GiB  2.1 GiB/s  1 min 42 s to go).
+  description: "One line, such as C(model: fetch   41 %  155.2 GiB of 377.4 GiB  2.1 GiB/s  1 min 42 s to go)."
   type: str
   returned: always
 heartbeat_age:

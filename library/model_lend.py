@@ -21,7 +21,7 @@ options:
     choices: [lent, kept]
     default: lent
   models:
-    description: The models, as M(model_stage) takes them.
+    description: The models, as C(model_stage) takes them.
     type: list
     elements: dict
     required: true

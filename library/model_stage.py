@@ -13,7 +13,7 @@ description:
   - Looks at models without reading their data (marker, sizes, mtimes, safetensors headers, the lane's guards).
     Where all is as it should be, that is all it does, in seconds for 400 GB.
   - Otherwise a detached job reads what is there, fetches what is not, verifies every file by its hash and writes
-    a marker last. The module returns the job's name at once; M(long_job) follows it, M(job_status) shows it.
+    a marker last. The module returns the job's name at once; C(long_job) follows it, C(job_status) shows it.
     A second call while it runs attaches to it.
   - Nothing but the model's own files is ever written into its folder.
 options:
@@ -62,7 +62,7 @@ options:
   source:
     description:
       - V(hub) downloads with the pinned client of the Hub.
-      - V(peer) takes the files from another Spark, see M(model_lend).
+      - V(peer) takes the files from another Spark, see C(model_lend).
       - V(directory) verifies what is already there, a plain folder or the snapshot folder of a Hub cache,
         and uses it in place.
     type: str

@@ -228,9 +228,6 @@ def judge(
 # Facts of an engine that change numbers without being wrong; a difference to the bank is said, not judged.
 _COMPARED = (
     "vllm_version",
-    "image",
-    "overlays",
-    "weights",
     "kv_cache_dtype",
     "tensor_parallel_size",
     "decode_context_parallel_size",
@@ -244,21 +241,30 @@ _SAME_ON_RANKS = ("image", "overlays", "weights")
 
 
 def _differences(reference: Mapping[str, Any], engine: Mapping[str, Any]) -> list[str]:
-    return [
+    found = [
         f"{name}: the reference had {reference.get(name)!r}, this lane has {engine.get(name)!r}"
         for name in _COMPARED
         if (name in reference or name in engine) and reference.get(name) != engine.get(name)
     ]
+    for name in _SAME_ON_RANKS:
+        was, now = (sorted({str(rank.get(name)) for rank in side.get("ranks") or []}) for side in (reference, engine))
+        if was and now and was != now:
+            found.append(f"{name}: the reference had {', '.join(was)}, this lane has {', '.join(now)}")
+    return found
 
 
 def _odd_ranks(ranks: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Which ranks differ from the others in `name`, empty where all agree. Two ranks: nobody knows which is right."""
+    """Which ranks differ from the others in `name`, empty where all agree. Two ranks: nobody knows which is right.
+
+    Nothing is a value only for overlays: an image or weights of which nothing is known are not alike.
+    """
+    known = [rank.get(name) is not None if name == "overlays" else bool(rank.get(name)) for rank in ranks]
     values = [json.dumps(rank.get(name), sort_keys=True) for rank in ranks]
-    counts = Counter(values)
-    if len(counts) == 1 and values[0] != "null":
+    counts = Counter(value for value, there in zip(values, known, strict=True) if there)
+    if all(known) and len(counts) == 1:
         return ""
-    usual, count = counts.most_common(1)[0]
-    clear = 2 * count > len(values) and usual != "null"
+    usual, count = counts.most_common(1)[0] if counts else ("", 0)
+    clear = 2 * count > len(values)
     odd = [rank for rank, value in zip(ranks, values, strict=True) if not clear or value != usual]
     return ", ".join(f"rank {rank.get('rank')} ({rank.get('node')}) has {rank.get(name) or 'none known'}" for rank in odd)
 

@@ -233,7 +233,7 @@ def run(args: Mapping[str, Any], api_key: str | None, progress: Progress) -> dic
 
 
 def given(corpus: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A corpus from a file or as data; a bank brings its own."""
+    """A corpus from a file or as data; a bank and the record of a reference bring theirs."""
     if isinstance(corpus, str):
         try:
             corpus = load(corpus)
@@ -241,8 +241,12 @@ def given(corpus: str | Mapping[str, Any]) -> Mapping[str, Any]:
             raise JobError(f"the corpus {corpus} can't be read: {error}. Copy it to this Spark first") from error
     if not isinstance(corpus, Mapping):
         raise JobError(f"a corpus is an object with documents, not a {type(corpus).__name__}")
+    if corpus.get("schema") not in (files.BANK_SCHEMA, files.RECORD_SCHEMA):
+        return corpus
     inner = corpus.get("corpus")
-    return inner if corpus.get("schema") == files.BANK_SCHEMA and isinstance(inner, Mapping) else corpus
+    if not isinstance(inner, Mapping):
+        raise JobError("this record carries no corpus: give the bank, or the record that was made with build_corpus")
+    return inner
 
 
 def build(engine: Engine, model: Model, args: Mapping[str, Any], progress: Progress) -> dict[str, Any]:

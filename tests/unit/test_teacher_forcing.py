@@ -239,10 +239,17 @@ def test_a_rank_that_differs_is_named(engine: NoisyEngine, bank: dict[str, Any])
     assert "rank 2 (spark-3) has other" in verdict.reason
     identity["ranks"] = identity["ranks"][1:3]
     assert "rank 1 (spark-2) has bb, rank 2 (spark-3) has other" in gate.judge(bank, engine.record(), identity=identity).reason
-    unknown = engine.engine()
-    for rank in unknown["ranks"]:
-        rank["weights"] = None
-    assert "none known" in gate.judge(bank, engine.record(), identity=unknown).reason
+    for nothing in (None, [], ""):
+        unknown = copy.deepcopy(engine.engine())
+        for rank in unknown["ranks"]:
+            rank["weights"] = nothing
+        verdict = gate.judge(bank, engine.record(), identity=unknown)
+        assert verdict.verdict == gate.FAILED
+        assert "none known" in verdict.reason
+    bare = copy.deepcopy(engine.engine())
+    for rank in bare["ranks"]:
+        rank["overlays"] = []
+    assert gate.judge(bank, engine.record(), identity=bare).verdict == gate.PASSED
 
 
 def test_another_tokenizer_fails(engine: NoisyEngine, bank: dict[str, Any]) -> None:
@@ -261,6 +268,12 @@ def test_differences_to_the_bank_and_a_thin_bank_are_said(engine: NoisyEngine) -
     assert "max_num_batched_tokens: the reference had 2048, this lane has 512" in check.found
     assert "2 runs of 2 boot(s)" in check.found
     assert "3 request(s) of others" in check.found
+    identity = copy.deepcopy(engine.engine())
+    for rank in identity["ranks"]:
+        rank["image"] = "sha256:ee"
+    other = gate.judge(engine.bank(), engine.record(), identity=identity)
+    assert other.differences == ["image: the reference had sha256:aa, this lane has sha256:ee"]
+    assert other.verdict == gate.PASSED
 
 
 def test_a_single_reference_run_is_no_bank(engine: NoisyEngine) -> None:

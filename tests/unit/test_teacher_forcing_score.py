@@ -133,7 +133,10 @@ def test_other_clients_are_counted(bank: dict[str, Any], tmp_path: Path) -> None
     assert load(tmp_path / "r.json")["runs"][0]["foreign_requests"] == 3
 
 
-def test_given_corpora(bank: dict[str, Any], tmp_path: Path) -> None:
+def test_given_corpora(bank: dict[str, Any], reference: dict[str, Any], tmp_path: Path) -> None:
+    assert given(reference) == bank["corpus"]
+    with pytest.raises(JobError, match="carries no corpus"):
+        given({name: part for name, part in reference.items() if name != "corpus"})
     dump(tmp_path / "b.json.gz", bank)
     assert given(str(tmp_path / "b.json.gz")) == bank["corpus"]
     assert given(bank["corpus"]) == bank["corpus"]

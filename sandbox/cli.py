@@ -85,6 +85,9 @@ def main(arguments: Sequence[str], root: Path) -> int:
                 fleet.prepare(clone)
             else:
                 fleet.down(clone, args.all)
+    except BrokenPipeError:  # `script/sandbox status | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except SandboxError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

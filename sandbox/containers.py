@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sandbox.host import WANTED_NOFILE, WANTED_NPROC, Host, Workarounds, gateway, limit
 from sandbox.layout import Clone, write_atomically
+from sandbox.leftovers import roots_in
 from sandbox.shell import SandboxError, attempt, capture
 
 NODE_IMAGE_CHANGES = ('CMD ["/sbin/init"]', "STOPSIGNAL SIGRTMIN+3")
@@ -104,6 +105,10 @@ class Containers(ABC):
     def netns(self, node: str) -> str:
         return ""
 
+    def is_broken(self) -> bool:
+        """Whether the engine believes in containers whose processes are gone."""
+        return False
+
     def remove_nodes(self) -> None:
         _, out, _ = self.attempt("ps", "-aq", f"--filter=label=sparklanes.clone={self.clone.tag}")
         for ident in out.split():
@@ -179,7 +184,9 @@ class Podman(Containers):
         if not os.path.ismount(self.clone.run):
             capture(["mount", "--bind", "--make-private", str(self.clone.run), str(self.clone.run)])
         self.namespace.touch()
+        # podman's fixed folders below /run get private ones, too: they go with the namespace, whatever happened.
         script = (
+            "for folder in netns containers crun; do mkdir -p /run/$folder; mount -t tmpfs none /run/$folder; done; "
             "umount -R /sys/fs/cgroup && "
             "{ mount -t cgroup2 -o nsdelegate none /sys/fs/cgroup 2>/dev/null || mount -t cgroup2 none /sys/fs/cgroup; }"
         )
@@ -194,7 +201,10 @@ class Podman(Containers):
 
     def create_network(self, which: str, subnet: str) -> None:
         name = self.network(which)
-        self.do("network", "create", "--internal", "--disable-dns", f"--subnet={subnet}", name)
+        create = ["network", "create", "--internal", "--disable-dns", f"--subnet={subnet}", name]
+        self.do(*create)
+        self.do("network", "rm", name)  # podman keeps addresses by a network's name: this forgets those of a killed run
+        self.do(*create)
         # The bridge gets a name of ours: podman1, podman2 … would be shared with the next clone that is down just now.
         path = self.conf / "networks" / f"{name}.json"
         network = json.loads(path.read_text())
@@ -218,11 +228,27 @@ class Podman(Containers):
             attempt(["ip", "link", "delete", self.clone.bridge(which)])
 
     def node_arguments(self, mgmt: str, fabric: str) -> list[str]:
+        own_cgroup = [f"--cgroup-parent=/{self.clone.name}"] if self.workarounds.cgroupfs else []
         return [
+            *own_cgroup,
             "--systemd=always",
             f"--network={self.network('mgmt')}:ip={mgmt},interface_name=eth0",
             f"--network={self.network('fabric')}:ip={fabric},interface_name=fab0",
         ]
+
+    def running(self) -> list[str]:
+        """podman goes by its own records; where a monitor was killed they say `running` of what is gone."""
+        return [node for node in super().running() if self._is_alive(node)]
+
+    def is_broken(self) -> bool:
+        return self.running() != super().running()
+
+    def _is_alive(self, node: str) -> bool:
+        _, pid, _ = self.attempt("inspect", "--format={{.State.Pid}}", self.container(node))
+        try:
+            return roots_in(Path(f"/proc/{pid.strip()}/mountinfo").read_text(), str(self.clone.storage))
+        except OSError:
+            return False
 
     def netns(self, node: str) -> str:
         return self.attempt("inspect", "--format={{.NetworkSettings.SandboxKey}}", self.container(node))[1].strip()

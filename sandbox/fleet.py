@@ -263,7 +263,8 @@ def start_nodes(clone: Clone, engine: Containers, state: State, names: list[str]
         engine.put(name, node_files(clone, address(state.networks["mgmt"], 1)))
     for name in names:
         engine.start(name)
-    state.netns = [place for name in names if (place := engine.netns(name))]
+    if not needed(detect()).private_cgroup2:  # else podman's network namespaces are bound in our own mount namespace
+        state.netns = [place for name in names if (place := engine.netns(name))]
     state.write(clone.state_file)
 
 
@@ -359,15 +360,22 @@ def remove(clone: Clone, state: State | None) -> None:
     host = detect()
     workarounds = needed(host)
     clone.inventory.unlink(missing_ok=True)
+    broken = False
     if state is not None:
         services.stop(state)
         engine = containers(state.engine, clone, host, workarounds)
-        if state.boot_id == boot_id() or state.engine == "docker":
+        same_boot = state.boot_id == boot_id()
+        if same_boot or state.engine == "docker":
             engine.open()
+        broken = state.engine == "podman" and (not same_boot or engine.is_broken())
+        if not broken:
             engine.remove_nodes()
             engine.remove_networks()
         engine.close()
     leftovers.sweep(clone, state)
+    if broken:
+        # podman waits long for processes that will never answer. The storage is ours alone: start it anew.
+        shutil.rmtree(clone.storage, ignore_errors=True)
     shutil.rmtree(clone.home / "podman", ignore_errors=True)
     clone.state_file.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from sandbox.host import cgroup2_root
 from sandbox.layout import Clone, State
 from sandbox.shell import attempt
 
@@ -62,6 +64,16 @@ def processes_of(clone: Clone) -> list[int]:
     return found
 
 
+def remove_cgroups(top: Path) -> None:
+    """Empty cgroups, deepest first; the kernel refuses to remove one with a process in it."""
+    if not top.is_dir():
+        return
+    folders = sorted((path for path in top.rglob("*") if path.is_dir()), key=lambda path: len(path.parts), reverse=True)
+    for folder in (*folders, top):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 def sweep(clone: Clone, state: State | None) -> None:
     """Remove what the engine itself could not: processes, mounts, interfaces, namespaces, half-written files."""
     end = time.monotonic() + 10
@@ -77,10 +89,13 @@ def sweep(clone: Clone, state: State | None) -> None:
             attempt(["ip", "link", "delete", link])
     for point in mounts_under(Path("/proc/self/mountinfo").read_text(), [str(clone.home), str(clone.run)]):
         attempt(["umount", "-l", point])
+    hierarchy = cgroup2_root(Path("/proc/self/mounts").read_text())
+    if hierarchy is not None:
+        remove_cgroups(hierarchy / clone.name)
     for path in map(Path, state.netns if state else ()):
-        # podman leaves the files that its network namespaces were bound to in a mount namespace now gone
-        if path.parent == Path("/run/netns") and path.is_file() and not os.path.ismount(path):
-            path.unlink()
+        if path.parent == Path("/run/netns") and path.exists():
+            attempt(["umount", "-l", str(path)])
+            path.unlink(missing_ok=True)
     shutil.rmtree(clone.run, ignore_errors=True)
     shutil.rmtree(clone.tmp, ignore_errors=True)
     shutil.rmtree(clone.nodes, ignore_errors=True)

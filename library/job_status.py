@@ -109,7 +109,7 @@ def main() -> None:
     limit = time.monotonic() + module.params["wait"]
     status = jobs.status(name)
     while status.running and time.monotonic() < limit:
-        time.sleep(0.5)
+        time.sleep(0.2)
         status = jobs.status(name)
     if not status.exists:
         module.fail_json(msg=f"there is no job {name} in {jobs.root}. Run the playbook that starts it")

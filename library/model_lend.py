@@ -57,6 +57,18 @@ options:
   secret:
     description: The password for this staging.
     type: str
+  rate_mib:
+    description: Limit in MiB/s of all that is given. V(0) is none.
+    type: int
+    default: 0
+  serving_rate_mib:
+    description: The limit while a rank or another GPU process runs on this Spark.
+    type: int
+    default: 256
+  connections:
+    description: How many transfers may run at once. They share the limit.
+    type: int
+    default: 8
   idle_seconds:
     description: End after so long without a transfer.
     type: int
@@ -114,10 +126,12 @@ actions:
 import hashlib
 import ipaddress
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.fetching import rate_limit
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 from ansible.module_utils.sparklanes.lending import (
     JOB,
@@ -147,11 +161,20 @@ OPTIONS: dict[str, Any] = {
     "port": {"type": "int", "default": 18730},
     "allow": {"type": "list", "elements": "str", "default": []},
     "secret": {"type": "str", "no_log": True},
+    "rate_mib": {"type": "int", "default": 0},
+    "serving_rate_mib": {"type": "int", "default": 256},
+    "connections": {"type": "int", "default": 8},
     "idle_seconds": {"type": "int", "default": 900},
     "staged_dir": {"type": "path", "default": "/var/lib/sparklanes/staged"},
     "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
 }
 START_TIMEOUT = 20.0
+
+
+def joins(wanted: dict[str, Any], running: Mapping[str, Any]) -> bool:
+    """Whether a running daemon gives what is wanted to all who want it."""
+    equal = all(wanted[key] == running.get(key) for key in ("models", "address", "port", "staged_dir"))
+    return equal and set(wanted["allow"]) <= set(running.get("allow", []))
 
 
 def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
@@ -170,12 +193,18 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         return {"changed": True, "actions": ["would lend"], **answer}
     keys = ("models", "address", "port", "allow", "idle_seconds", "staged_dir")
     args = {key: params[key] for key in keys}
+    limit = rate_limit(jobs.run, params["rate_mib"], params["serving_rate_mib"])
+    args["rate_kib"] = max(1, limit * 1024 // max(1, params["connections"])) if limit else 0
+    present = jobs.spec(JOB)
+    if jobs.status(JOB).running and present and not joins(args, present["args"]):
+        jobs.stop(JOB)  # Left by another staging, of other models or for other Sparks.
     began = jobs.start(
         JOB,
         "lending:lend_models",
         args,
         {"secret": params["secret"]},
         {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700"},
+        same=lambda running: joins(args, running),
     )
     folder = jobs.folder(JOB)
     limit = time.monotonic() + START_TIMEOUT

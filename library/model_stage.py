@@ -209,6 +209,7 @@ attached:
   returned: when there is a job
 """
 
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -216,7 +217,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.checks import FAIL, sentence
-from ansible.module_utils.sparklanes.fetching import JOB
+from ansible.module_utils.sparklanes.fetching import JOB, network_settings, rate_limit
 from ansible.module_utils.sparklanes.hub import REPO
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 from ansible.module_utils.sparklanes.staging import (
@@ -273,20 +274,6 @@ OPTIONS: dict[str, Any] = {
     "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
     "venvs_dir": {"type": "path", "default": "/var/lib/sparklanes/venvs"},
 }
-
-
-def serving(module: AnsibleModule) -> bool:
-    """Whether this Spark serves: a rank's container runs, or any process uses the GPU."""
-    for command in (
-        ["docker", "ps", "--quiet", "--filter", "label=sparklanes.release"],
-        ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
-    ):
-        if module.get_bin_path(command[0]) is None:
-            continue
-        code, output, _ = module.run_command(command)
-        if code == 0 and output.strip():
-            return True
-    return False
 
 
 def same_work(wanted: Mapping[str, Any], running: Mapping[str, Any]) -> bool:
@@ -380,9 +367,7 @@ class Stage:
     def start(self, standings: list[Standing]) -> dict[str, Any]:
         params = self.params
         peer = params["peer"] or {}
-        limit = params["rate_mib"]
-        if serving(self.module):
-            limit = min(limit or params["serving_rate_mib"], params["serving_rate_mib"])
+        limit = rate_limit(self.run, params["rate_mib"], params["serving_rate_mib"])
         args = {
             "host": self.host,
             "models": [model.to_dict() for model in self.models],
@@ -402,7 +387,7 @@ class Stage:
             },
             "peer": {key: value for key, value in peer.items() if key != "secret"},
         }
-        secrets = {}
+        secrets = network_settings(os.environ) if params["source"] == "hub" else {}
         if params["token"] and params["source"] == "hub":
             secrets["token"] = params["token"]
         if peer and params["source"] == "peer":

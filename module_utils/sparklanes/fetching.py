@@ -513,6 +513,7 @@ def sync_folder(folder: Path) -> None:
 
 def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
     """Stage all models of these arguments. The function that `jobs` runs."""
+    os.environ.update({name[4:]: value for name, value in secrets.items() if name.startswith("env:")})
     cancel = threading.Event()
     tool = Tool(cancel)
     pace = Pace(float(args["rate"]), cancel)
@@ -555,6 +556,37 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
     if told or not result["staged"]:
         raise JobError("; ".join(told) or f"{job.host}: not complete: {REFETCH}", result)
     return result
+
+
+def rate_limit(run: Callable[[list[str]], tuple[int, str, str]], rate: int, serving_rate: int) -> int:
+    """The limit that applies now: the lower one while this Spark serves (a rank runs, or any process uses the GPU)."""
+    for command in (
+        ["docker", "ps", "--quiet", "--filter", "label=sparklanes.release"],
+        ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
+    ):
+        if shutil.which(command[0]):
+            code, output, _ = run(command)
+            if code == 0 and output.strip():
+                return min(rate or serving_rate, serving_rate)
+    return rate
+
+
+# What a connection to the outside may need. A proxy's address may hold a password, so these travel as secrets.
+NETWORK = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+)
+
+
+def network_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a login on this Spark sets for the network; a unit of systemd would not see it."""
+    return {f"env:{name}": value for name, value in environment.items() if name.upper() in NETWORK}
 
 
 def make_source(args: Mapping[str, Any], secrets: Mapping[str, str], tool: Tool, home: Path) -> Source:

@@ -132,6 +132,8 @@ def lend_models(args: dict[str, Any], secrets: dict[str, str], report: Reporter)
         text = config(exports, args["address"], args["port"], args["allow"], run, folder / "rsync.log", chroot)
         write_atomically(run / "rsyncd.conf", text)
         command = ["rsync", "--daemon", "--no-detach", f"--config={run / 'rsyncd.conf'}"]
+        if args["rate_kib"]:
+            command.append(f"--bwlimit={args['rate_kib']}")
         daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
             return _watch(args, daemon, report, run, [Path(root) for root in roots.values()], folder / "rsync.log")

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ import job_status
 import model_lend
 import model_stage
 import pytest
-from ansible.module_utils.sparklanes import jobs
+from ansible.module_utils.sparklanes import fetching, jobs
 from conftest import ROOT, RunModule
 from weights import checkpoint, flip
 
@@ -379,6 +380,18 @@ def test_lending_ends_by_itself(nodes: list[Node], hub: Start) -> None:
 
 
 @needs_rsync
+def test_a_daemon_left_by_another_staging_is_replaced(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    nodes[0].stage(revision, endpoint=endpoint)
+    port = free_port()
+    assert nodes[0].lend(revision, port, "once-1")["changed"]
+    assert not nodes[0].lend(revision, port, "once-2", allow=["127.0.0.1"])["changed"]
+    wider = nodes[0].lend(revision, port, "once-3", allow=["127.0.0.1", "127.0.0.2"])
+    assert wider["changed"]
+    assert borrow(nodes[1], revision, wider, "once-3")["staged"]
+
+
+@needs_rsync
 def test_only_complete_models_are_lent(nodes: list[Node]) -> None:
     result = nodes[0].lend("c" * 40, free_port(), "once-1")
     assert result["failed"]
@@ -395,3 +408,46 @@ def test_a_killed_job_is_reported_and_the_next_goes_on(nodes: list[Node], hub: S
     quick, _ = hub()
     result = nodes[0].stage(revision, endpoint=quick)
     assert result["staged"]
+
+
+def test_the_limit_while_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def node(ranks: str, gpu: str) -> Callable[[list[str]], tuple[int, str, str]]:
+        return lambda command: (0, ranks if command[0] == "docker" else gpu, "")
+
+    assert fetching.rate_limit(node("", ""), 0, 256) == 0
+    assert fetching.rate_limit(node("", ""), 900, 256) == 900
+    assert fetching.rate_limit(node("4f2a\n", ""), 0, 256) == 256
+    assert fetching.rate_limit(node("", "4711\n"), 900, 256) == 256
+    assert fetching.rate_limit(node("", "4711\n"), 100, 256) == 100
+
+
+def test_proxies_of_the_node_reach_the_job_as_secrets() -> None:
+    seen = fetching.network_settings({"https_proxy": "http://u:p@proxy", "PATH": "/bin", "SSL_CERT_FILE": "/ca"})
+    assert seen == {"env:https_proxy": "http://u:p@proxy", "env:SSL_CERT_FILE": "/ca"}
+
+
+def test_pace_shares_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Cancel:
+        def wait(self, seconds: float) -> bool:
+            waited.append(round(seconds, 3))
+            return False
+
+        def is_set(self) -> bool:
+            return False
+
+    monkeypatch.setattr(fetching.time, "monotonic", lambda: 100.0)
+    pace = fetching.Pace(1000, Cancel())
+    for _ in range(3):
+        pace.take(500)
+    assert waited == [0.5, 1.0, 1.5]
+
+
+def test_a_cancelled_read_ends() -> None:
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(fetching.Cancelled):
+        fetching.Pace(0, cancel).take(1)

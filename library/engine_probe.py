@@ -261,7 +261,7 @@ def main() -> None:
             "model": {"type": "str"},
             "generate": {"type": "bool", "default": True},
             "chat": {"type": "bool", "default": True},
-            "max_tokens": {"type": "int", "default": 16},
+            "max_tokens": {"type": "int", "default": 16, "no_log": False},
             "timeout": {"type": "float", "default": 120},
             "host": {"type": "str", "default": "engine"},
             "strict": {"type": "bool", "default": False},

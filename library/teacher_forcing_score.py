@@ -14,7 +14,7 @@ description:
     time, and writes the whole record to O(result_path). Run it on the head of the deployment.
   - With O(build_corpus) it makes the corpus first, with this lane's own tokenizer and its own greedy answers, and the
     record carries it. That is how the reference of a bank is recorded.
-  - It returns a summary. The record is judged on the controller, by the filter P(teacher_forcing_judge#filter).
+  - It returns a summary. The record is judged on the controller, by the filter C(teacher_forcing_judge).
   - A logprob that is not finite is recorded and left to the judge. An engine that stops answering fails the task.
 options:
   base_url:
@@ -38,7 +38,7 @@ options:
     type: dict
     suboptions:
       source:
-        description: The texts, as the filter P(teacher_forcing_source#filter) reads them from C(banks/corpus).
+        description: The texts, as the filter C(teacher_forcing_source) reads them from C(banks/corpus).
         type: dict
         required: true
       max_model_len:
@@ -83,7 +83,7 @@ options:
     default: 1800
   detach:
     description:
-      - Start a job that outlives the connection, and return its name. For M(long_job).
+      - Start a job that outlives the connection, and return its name. For C(long_job).
     type: bool
     default: false
   job:
@@ -197,7 +197,7 @@ from ansible.module_utils.sparklanes.teacher_forcing_run import FUNCTION, JOB, P
 BUILD: dict[str, Any] = {
     "source": {"type": "dict", "required": True},
     "max_model_len": {"type": "int"},
-    "max_doc_tokens": {"type": "int", "default": 16384},
+    "max_doc_tokens": {"type": "int", "default": 16384, "no_log": False},
     "chunk": {"type": "int", "default": 2048},
     "min_chunk": {"type": "int", "default": 0},
     "template": {"type": "dict", "default": {}},

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ansible.module_utils.sparklanes.fabric_options import Network, Options
+from ansible.module_utils.sparklanes.fabric_options import Address, Network, Options
 from ansible.module_utils.sparklanes.fabric_ports import QUIET, Path, Problem, Seat
 from ansible.module_utils.sparklanes.nccl import pci_order
 from ansible.module_utils.sparklanes.rdma import Node
@@ -15,7 +15,7 @@ from ansible.module_utils.sparklanes.rdma import Node
 CIDR_REMEDY = "Set fabric_cidr to the network(s) of the fabric, for example [192.168.100.0/24, 192.168.101.0/24]"
 _MEND = {
     "PORT_DOWN": "Plug the QSFP cable at both ends and set the link up (ip link set DEV up)",
-    "IB_MODE": "Set the port to Ethernet (mlxconfig -d DEV set LINK_TYPE_P1=2) and reboot",
+    "IB_MODE": "Set the port to Ethernet (mlxconfig -d PCI set LINK_TYPE_P1=2) and reboot",
     "NO_IPV4": "Give its network device a static IPv4 address in netplan; without one NCCL silently uses fe80",
     "V1_ONLY": "Enable RoCE v2 (cma_roce_mode -d DEV -p 1 -m 2); NCCL would silently use v1",
     "IPV6_ONLY": "Give it an IPv4 address, or set allow_ipv6: true on every node",
@@ -36,7 +36,10 @@ def mend(seat: Seat) -> str:
     remedy = _MEND.get(seat.code, _UNKNOWN).replace("/infiniband/DEV", f"/infiniband/{seat.device.name}")
     if seat.code in ("PORT_DOWN", "NETDEV_DOWN"):
         return remedy.replace("DEV", seat.port.netdev or "DEV")
-    return remedy.replace("-d DEV", f"-d {seat.device.name}")
+    return remedy.replace("-d DEV", f"-d {seat.device.name}").replace("-d PCI", f"-d {seat.device.pci or seat.device.name}")
+
+
+Groups = dict[tuple[str, str], list[Seat]]
 
 
 @dataclass
@@ -154,7 +157,8 @@ def _keep(seats: Sequence[Seat], kept: Sequence[Path], code: str, why: str) -> N
 
 def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]:
     """The seats of the QSFP port(s) that are the fabric."""
-    groups: dict[tuple[str, str], list[Seat]] = {}
+    picked: list[Seat] = []
+    groups: Groups = {}
     for seat in seats:
         if seat.paths:
             groups.setdefault(seat.qsfp, []).append(seat)
@@ -164,10 +168,18 @@ def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]
         if len(groups) < 2:
             only = _places([path for seat in everything for path in seat.paths])
             choice.fail("RING_PORTS", f"a ring needs two QSFP ports with addresses, here is {only}", "Cable both ports")
-    elif options.fabric_cidr or len(groups) == 1 or len(groups) == options.ports_wanted:
+    elif options.fabric_cidr or len(groups) == options.ports_wanted:
+        picked = everything
+    elif peers := _others(groups, options):
+        picked = _by_peers(choice, groups, peers)
+    elif len(groups) == 1:
         picked = everything
     else:
-        picked = _by_peers(choice, groups, options)
+        choice.fail(
+            "AMBIGUOUS_PORTS",
+            f"{len(groups)} QSFP ports could be the fabric: {_ports(groups)}",
+            f"{CIDR_REMEDY}; topology: ring if every port is meant",
+        )
     ports = {seat.qsfp for seat in picked}
     if not picked or choice.errors:
         return []
@@ -191,18 +203,18 @@ def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]
     return picked
 
 
-def _by_peers(choice: Choice, groups: dict[tuple[str, str], list[Seat]], options: Options) -> list[Seat]:
-    """Several QSFP ports could be it: the one whose networks hold all peers is."""
-    places = "; ".join(_places([path for seat in members for path in seat.paths]) for members in groups.values())
+def _ports(groups: Groups) -> str:
+    return "; ".join(_places([path for seat in members for path in seat.paths]) for members in groups.values())
+
+
+def _others(groups: Groups, options: Options) -> list[Address]:
+    """The peers without this node: the list may be that of the whole fleet."""
     own = {path.ip for members in groups.values() for seat in members for path in seat.paths}
-    peers = [peer for peer in options.peers if peer not in own]
-    if not peers:
-        choice.fail(
-            "AMBIGUOUS_PORTS",
-            f"{len(groups)} QSFP ports could be the fabric: {places}",
-            f"{CIDR_REMEDY}; topology: ring if every port is meant",
-        )
-        return []
+    return [peer for peer in options.peers if peer not in own]
+
+
+def _by_peers(choice: Choice, groups: Groups, peers: Sequence[Address]) -> list[Seat]:
+    """The QSFP port whose networks hold all peers."""
     holding = [
         members
         for members in groups.values()
@@ -212,13 +224,13 @@ def _by_peers(choice: Choice, groups: dict[tuple[str, str], list[Seat]], options
     if not holding:
         choice.fail(
             "PEERS_UNREACHED",
-            f"no QSFP port's networks hold all peers ({wanted}): {places}",
+            f"no QSFP port's networks hold all peers ({wanted}): {_ports(groups)}",
             "Check cables and addresses of this node and of the peers, or use topology: ring",
         )
     elif len(holding) > 1:
         choice.fail(
             "AMBIGUOUS_PORTS",
-            f"{len(holding)} QSFP ports have networks that hold all peers ({wanted}): {places}",
+            f"{len(holding)} QSFP ports have networks that hold all peers ({wanted}): {_ports(groups)}",
             "Give each QSFP port its own subnet, or set ports_wanted if all are meant",
         )
     else:
@@ -250,6 +262,8 @@ def _halves(choice: Choice, seats: Sequence[Seat], options: Options) -> None:
     for qsfp in dict.fromkeys(seat.qsfp for seat in seats if (seat.device.name, seat.port.number) in used):
         members = [seat for seat in seats if seat.qsfp == qsfp and seat.device.kind == "pf"]
         mine = [seat for seat in members if (seat.device.name, seat.port.number) in used]
+        if not mine:
+            continue  # a virtual function that hcas names: its port's halves are not what was asked for
         if any(path.netdev.kind == "bond" for path in choice.paths if path.device.name in {s.device.name for s in mine}):
             continue  # a bond's slaves are not halves of their own
         lost = [seat for seat in members if seat not in mine]
@@ -262,7 +276,7 @@ def _halves(choice: Choice, seats: Sequence[Seat], options: Options) -> None:
                 f"{mend(seat)}; or accept it with want_both_halves: false",
             )
             (choice.errors if options.want_both_halves else choice.warnings).append(problem)
-        if mine and not lost and len({(seat.device.pci or "").rpartition(".")[0] for seat in mine}) == 1:
+        if not lost and len({(seat.device.pci or "").rpartition(".")[0] for seat in mine}) == 1:
             problem = Problem(
                 "HALF_ABSENT",
                 f"the QSFP port of {here} has one PCI half only; a Spark has two, each with half the bandwidth",

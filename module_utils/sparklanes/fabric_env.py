@@ -44,7 +44,8 @@ def address_range(paths: Sequence[Path]) -> Network | None:
         )
 
     if any(path.upper or rivals(path) > 1 for path in paths):
-        return smallest_network([path.ip for path in paths])
+        network = smallest_network([path.ip for path in paths])
+        return network if network.prefixlen else None  # /0 holds everything and says nothing
     return None
 
 

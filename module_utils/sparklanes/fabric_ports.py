@@ -232,9 +232,10 @@ def _group(seats: Sequence[Seat], node: Node) -> None:
         cards.setdefault(seat.device.sys_image_guid, []).append(seat)
     for guid, members in cards.items():
         ports = [_physical(seat, node) for seat in members]
+        named = all(port for seat, port in zip(members, ports, strict=True) if seat.device.kind == "pf")
         for seat, port in zip(members, ports, strict=True):
             function = (seat.device.pci or "").rpartition(".")[2]
-            place = port if None not in ports else (function or None)
+            place = port if named else (function or None)
             if seat.device.kind == "soft" or not guid.strip("0: ") or place is None:
                 seat.qsfp = (seat.device.name, str(seat.port.number))  # nothing is known about siblings
             else:

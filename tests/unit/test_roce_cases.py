@@ -13,6 +13,7 @@ from ansible.module_utils.sparklanes.fabric_options import read_options
 from ansible.module_utils.sparklanes.fabric_ports import CODES
 from ansible.module_utils.sparklanes.rdma import read_node
 from roce_trees import A0, A1, B0, B1, SPARK, Hca, Net, Spark, gid, spark, unpack
+from roce_trees import RECORDED as RECORDED_AT
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 FOUR = ("192.168.11", "192.168.12", "192.168.21", "192.168.22")
@@ -142,6 +143,12 @@ def v6(made: Spark) -> None:
 
 def virtual_function(made: Spark) -> None:
     made.hcas.append(Hca("mlx5_vf", "enp1s0f0v0", "0000:01:00.2", virtual_of="0000:01:00.0"))
+    made.nets.append(Net("enp1s0f0v0", ["192.168.100.99/24"]))
+
+
+def odd_virtual_function(made: Spark) -> None:
+    """Its function number is that of p0."""
+    made.hcas.append(Hca("mlx5_vf", "enp1s0f0v0", "0000:01:01.0", virtual_of="0000:01:00.0"))
     made.nets.append(Net("enp1s0f0v0", ["192.168.100.99/24"]))
 
 
@@ -313,6 +320,12 @@ CASES = [
     Case("all ports in InfiniBand mode", changed(infiniband), errors=["IB_MODE", "NO_USABLE_PORT"]),
     Case("virtual function", changed(virtual_function), rails=PAIR, env=dict(ENV)),
     Case("virtual function, listed", changed(virtual_function), {"hcas": ["mlx5_vf"]}, [("mlx5_vf", "enp1s0f0v0", 3)], env={"NCCL_IB_HCA": "=mlx5_vf"}),
+    Case("virtual function in the PF's place", changed(odd_virtual_function), {"hcas": ["mlx5_vf"]}, [("mlx5_vf", "enp1s0f0v0", 3)]),
+    Case("virtual function in the PF's place, not listed", changed(odd_virtual_function), rails=PAIR, env=dict(ENV)),
+    Case("one port, peers elsewhere", spark, {"peers": ["192.168.111.11"]}, errors=["PEERS_UNREACHED"]),
+    Case("one port, only itself as a peer", spark, {"peers": ["192.168.100.10"]}, PAIR, env=dict(ENV)),
+    Case("range of everything", changed(lambda s: (two_addresses(s), set_addresses(enP2p1s0f0np0=["10.1.1.1/24", "10.1.1.2/24"])(s))), rails=PAIR,
+         env={"NCCL_IB_ADDR_RANGE": None}),
     Case("sub-function", changed(sub_function), rails=PAIR, env=dict(ENV)),
     Case("representor in device/net", changed(representors), rails=PAIR, env=dict(ENV)),
     Case("iWARP", changed(lambda s: [setattr(h, "node_type", "4: RNIC") for h in s.hcas]), errors=["NO_USABLE_PORT"]),
@@ -466,3 +479,34 @@ def test_the_same_address_on_two_netdevs_is_found_by_its_netdev(tmp_path: Path) 
     result = look(made.write(tmp_path))
     assert result["chosen"][0]["gid_index"] == 5 or codes(result, "errors") == ["NCCL_CHOICE"]
     assert "GID_STALE" in codes(result, "warnings")
+
+
+def test_a_drifted_table_from_a_field_report(tmp_path: Path) -> None:
+    """Arranged from a public report: index 3 of one half became a hole, its GID stands at 4. A pin of 3 killed that half."""
+    made = spark(ports="1")
+    for name in (A1, B1):
+        made.hca(name).slots = {}
+    for line in (RECORDED_AT / "sysfs-gid-table-drifted.SYNTHETIC.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            name, index, rest = line.split(maxsplit=2)
+            kind, address = rest.rsplit(maxsplit=1)
+            slots = made.hca(name).slots
+            if kind.strip() != "-" and slots is not None:
+                slots[int(index)] = (address, kind.strip(), made.hca(name).net)
+    result = look(made.write(tmp_path))
+    assert rails(result) == [(A1, "enp1s0f1np1", 3), (B1, "enP2p1s0f1np1", 4)]
+    assert "NCCL_IB_GID_INDEX" not in result["env"]
+    pinned = look(tmp_path, gid_policy="pin_per_node", gid_index=3)
+    assert codes(pinned, "errors") == ["GID_INDEX_WRONG"]
+    assert f"{B1} 4" in pinned["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(("ports", "text"), [("0", "port0-up"), ("1", "port1-up"), ("01", "ring-all-up")])
+def test_made_sparks_look_like_real_ones_to_ibdev2netdev(tmp_path: Path, ports: str, text: str) -> None:
+    real = sorted((RECORDED_AT / f"ibdev2netdev-{text}.txt").read_text().splitlines())
+    node = read_node(str(spark(ports=ports, networks=FOUR).write(tmp_path)), (tmp_path / "ip_j_addr.json").read_text())
+    ours = []
+    for device, port in node.ports():
+        up = "Up" if node.netdevs[str(port.netdev)].operstate == "up" else "Down"
+        ours.append(f"{device.name} port {port.number} ==> {port.netdev} ({up})")
+    assert sorted(ours) == real

@@ -48,6 +48,12 @@ options:
         description: Longest document. Larger ones judge deeper positions and take longer.
         type: int
         default: 16384
+      chat_tokens:
+        description:
+          - Length of each chat completion, 32 at least. It is generated token by token, so a slow engine needs
+            most of the time for it.
+        type: int
+        default: 200
       chunk:
         description: The lane's max_num_batched_tokens.
         type: int
@@ -198,6 +204,7 @@ BUILD: dict[str, Any] = {
     "source": {"type": "dict", "required": True},
     "max_model_len": {"type": "int"},
     "max_doc_tokens": {"type": "int", "default": 16384, "no_log": False},
+    "chat_tokens": {"type": "int", "default": 200, "no_log": False},
     "chunk": {"type": "int", "default": 2048},
     "min_chunk": {"type": "int", "default": 0},
     "template": {"type": "dict", "default": {}},

@@ -24,6 +24,9 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "fabric_transport": "socket",
         "fabric_cidr": state.networks["fabric"],
         "lane": "sandbox_tiny",
+        "gates_bank_directories": [str(clone.home / "banks")],
+        # A CPU gives some ten tokens a second.
+        "gates_corpus_chat_tokens": 40,
         "sandbox_api_host": next(iter(state.nodes.values()))["mgmt"],
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
         "sandbox_image_repository": values["repository"],

@@ -60,6 +60,7 @@ class Plan:
 
     max_model_len: int
     max_doc_tokens: int = 16384
+    chat_tokens: int = CHAT_TOKENS  # of each chat completion
     chunk: int = 2048  # max_num_batched_tokens
     min_chunk: int = 0
     seed: int = 20260101
@@ -217,7 +218,7 @@ class Builder:
     def chat(self, index: int, prompt: str) -> dict[str, Any] | None:
         """A prompt and the reference's own greedy completion of it, as ids."""
         name = f"chat-{index}"
-        room, wanted = self.plan.room, CHAT_TOKENS
+        room, wanted = self.plan.room, self.plan.chat_tokens
         ids = self.chat_ids(prompt)
         for attempt in range(1, 5):  # longer until every chunk is long enough
             if not self.plan.too_short(len(ids) + wanted):

@@ -22,7 +22,7 @@ from sandbox import inventory as inventories
 from sandbox.containers import Containers, containers
 from sandbox.host import address, detect, free_subnets, missing_packages, needed, networks_in_use, pick_engine
 from sandbox.layout import Clone, State, boot_id, content_key, read_state, write_atomically
-from sandbox.shell import SandboxError, attempt, capture, logged, say, step, warn
+from sandbox.shell import SandboxError, attempt, builders, capture, logged, say, step, warn
 
 MODEL = "sparklanes/tiny"
 HERE = Path(__file__).parent
@@ -116,6 +116,16 @@ def up(clone: Clone, count: int, light: bool) -> None:
     say(f"Up after {time.monotonic() - began:.0f} s. Inventory: inventory/sandbox; a shell: script/sandbox ssh spark-1")
 
 
+@contextmanager
+def all_or_nothing() -> Iterator[None]:
+    """When one step fails, or the person has seen enough, the others end too."""
+    try:
+        yield
+    except BaseException:
+        builders.stop()
+        raise
+
+
 def build(clone: Clone, engine: Containers, state: State, names: list[str], light: bool) -> None:
     """Everything that can be built at the same time is; the nodes start as soon as their image is there."""
     host = detect()
@@ -143,7 +153,7 @@ def build(clone: Clone, engine: Containers, state: State, names: list[str], ligh
         make_model(clone)
         return debian.registry_program(clone), engine_image.node_wheels(clone, program.result(), node_requirements())
 
-    with ThreadPoolExecutor(max_workers=5) as pool:
+    with ThreadPoolExecutor(max_workers=5) as pool, all_or_nothing():
         key = pool.submit(node_image)
         program = pool.submit(engine_image.pip, clone)
         engine_base = pool.submit(base)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 _print_lock = threading.Lock()
 
@@ -65,20 +66,50 @@ def attempt(
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
+class Builders:
+    """The build steps that run just now, so that they end with us however we end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.stopped = False
+
+    def run(self, argv: Sequence[str], out: IO[bytes], env: Mapping[str, str] | None) -> int:
+        with self.lock:
+            if self.stopped:
+                raise SandboxError("stopped, for another step failed")
+            # --pdeathsig: also when we are killed without a chance to end them
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *argv],
+                env=dict(env) if env is not None else None,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+            self.running.add(process)
+        try:
+            return process.wait()
+        finally:
+            with self.lock:
+                self.running.discard(process)
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                process.terminate()
+
+
+builders = Builders()
+
+
 def logged(argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, hint: str = "") -> None:
-    """Run a build step whose output goes to a log. It dies with us, so that a killed `up` leaves no builder behind."""
+    """Run a build step whose output goes to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         out.write(f"$ {' '.join(argv)}\n".encode())
         out.flush()
-        code = subprocess.run(
-            ["setpriv", "--pdeathsig", "TERM", *argv],
-            env=dict(env) if env is not None else None,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        code = builders.run(argv, out, env)
     if code != 0:
         advice = f"\n  {hint}" if hint else ""
         raise SandboxError(f"{argv[0]} ended with {code}; the end of {log}:\n{tail(log)}{advice}")

@@ -39,6 +39,7 @@ def mend(seat: Seat) -> str:
     return remedy.replace("-d DEV", f"-d {seat.device.name}").replace("-d PCI", f"-d {seat.device.pci or seat.device.name}")
 
 
+SHOWN = 12  # paths in one message; the rest are in `candidates`
 Groups = dict[tuple[str, str], list[Seat]]
 
 
@@ -54,7 +55,8 @@ class Choice:
 
 
 def _places(paths: Sequence[Path]) -> str:
-    return ", ".join(f"{path.name} ({path.netdev.name}) {path.interface}" for path in paths)
+    shown = [f"{path.name} ({path.netdev.name}) {path.interface}" for path in paths[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else "")
 
 
 def choose(seats: Sequence[Seat], node: Node, options: Options) -> Choice:
@@ -148,9 +150,10 @@ def _unused(choice: Choice, kept: Sequence[Path], options: Options) -> None:
 
 
 def _keep(seats: Sequence[Seat], kept: Sequence[Path], code: str, why: str) -> None:
+    left = set(kept)
     for seat in seats:
         if seat.paths:
-            seat.paths = [path for path in seat.paths if path in kept]
+            seat.paths = [path for path in seat.paths if path in left]
             if not seat.paths:
                 seat.refuse(code, why)
 

@@ -93,7 +93,7 @@ class Problem:
         return {"code": self.code, "message": self.message, "remedy": self.remedy}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Path:
     """One way over one port: a RoCE v2 GID whose address is on its network device now."""
 
@@ -127,7 +127,7 @@ class Path:
         return bool(self.netdev.name not in (self.port.netdev, self.port.base))
 
 
-@dataclass
+@dataclass(eq=False)
 class Seat:
     """A port, judged: its paths, or the code and the words why it has none."""
 

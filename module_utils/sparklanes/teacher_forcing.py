@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
@@ -27,6 +27,7 @@ from ansible.module_utils.sparklanes.teacher_forcing_bank import (
     RECORD_SCHEMA,
     corpus_problems,
     corpus_sha256,
+    shielded,
     unusable,
 )
 from ansible.module_utils.sparklanes.teacher_forcing_stats import (
@@ -40,6 +41,7 @@ from ansible.module_utils.sparklanes.teacher_forcing_stats import (
     compare,
 )
 
+SCORER = "scorer corrupted by drafter or CUDA graph (vLLM #53488)"
 PASSED, FAILED, INVALID = "pass", "fail", "invalid"
 EXIT_CODES = {PASSED: 0, FAILED: 1, INVALID: 2}
 
@@ -148,6 +150,13 @@ class _Gate:
         self.checks.append(Check(id, self.host, FAIL, f"cannot be judged: {why}", expected, remedy))
         self.inconclusive.append(f"{id}: {why}")
 
+    def warn_too(self, id: str, found: str) -> None:
+        """Say one more thing in a check that is there already."""
+        at = next(index for index, check in enumerate(self.checks) if check.id == id)
+        said = self.checks[at]
+        before = f"{said.found}; " if said.status == WARN else ""
+        self.checks[at] = replace(said, status=WARN, found=before + found)
+
 
 RERUN = "Make the bank anew, or score this lane again with the bank's corpus."
 
@@ -186,21 +195,29 @@ def judge(
     corpus = bank["corpus"]
     reference = [run["docs"] for run in bank["runs"]]
     candidate = [run["docs"] for run in record["runs"]]
-    comparison = compare(
-        corpus["documents"],
-        reference,
-        candidate,
-        numbers,
-        engine.get("vocab_size") or corpus.get("vocab_size"),
-        int(engine.get("tensor_parallel_size") or 4),
-    )
-    if scorer := _canary(corpus, reference, candidate, comparison, numbers):
+
+    def compared(documents: Iterable[Mapping[str, Any]]) -> Comparison:
+        vocab = engine.get("vocab_size") or corpus.get("vocab_size")
+        return compare(documents, reference, candidate, numbers, vocab, int(engine.get("tensor_parallel_size") or 4))
+
+    without = [doc for doc in corpus["documents"] if doc["id"] != CANARY_SHORT]
+    short = [run[CANARY_SHORT] for run in [*reference, *candidate] if CANARY_SHORT in run]
+    if nan := next((why for doc in short if (why := unusable(doc))), ""):
+        comparison = compared(without)
+        scorer = f"{SCORER}: only the short canary gave no logprobs ({nan})"
+    else:
+        comparison = compared(corpus["documents"])
+        scorer = _canary(corpus, reference, candidate, comparison, numbers)
+    if scorer and shielded(corpus, int(engine.get("max_num_batched_tokens") or 0) or None):
+        comparison = compared(without)
+        gate.warn_too("TF.IDENTITY", f"{scorer}; it is left out, every other document is scored in longer chunks")
+    elif scorer:
         gate.unjudged(
             "TF.IDENTITY",
             scorer,
             f"both canaries within {numbers.canary} nat",
             "Score a profile without speculative decoding or with enforce_eager, or build the corpus with a min_chunk "
-            "above the largest captured graph.",
+            "of the largest captured graph.",
         )
         return ended(INVALID, scorer, "the scorer is wrong, the lane may be right", comparison)
     _coherence(gate, comparison, numbers)
@@ -209,7 +226,7 @@ def judge(
     _ratio(gate, comparison, numbers)
     _systematic(gate, comparison, numbers)
     _isolated(gate, comparison, numbers)
-    _bands(gate, comparison, corpus["documents"], numbers)
+    _bands(gate, comparison, numbers)
     hint = _hint(comparison, numbers, same_kv)
     if gate.failed:
         return ended(FAILED, gate.failed[0], hint, comparison)
@@ -375,14 +392,14 @@ def _run_problem(corpus: Mapping[str, Any], run: Mapping[str, Any], what: str) -
         if scored is None:
             return f"document {doc['id']} is missing"
         if scored.get("error"):
-            if what == "the bank":
+            if what == "the bank" and doc["id"] != CANARY_SHORT:
                 return f"document {doc['id']}: {unusable(scored)}"
             continue
         if len(scored.get("lp") or []) != len(doc["token_ids"]):
             return f"document {doc['id']} has {len(scored.get('lp') or [])} logprobs for {len(doc['token_ids'])} tokens"
         if scored.get("cached"):
             return f"document {doc['id']}: {scored['cached']} tokens came from a cache and were not computed"
-        if what == "the bank" and unusable(scored):
+        if what == "the bank" and unusable(scored) and doc["id"] != CANARY_SHORT:
             return f"document {doc['id']}: {unusable(scored)}"
     return ""
 
@@ -394,6 +411,8 @@ def _finite(gate: _Gate, record: Mapping[str, Any]) -> None:
     for index, run in enumerate(record["runs"], 1):
         for name, doc in run["docs"].items():
             why = unusable(doc)
+            if why.startswith(NAN) and name == CANARY_SHORT:
+                continue  # alone it tells of the scorer, and is judged with its pair
             if why:
                 (nan if why.startswith(NAN) else other).append(f"run {index}, {name}: {why}")
     if nan:
@@ -538,7 +557,7 @@ def _off(cell: Cell, limits: Limits) -> bool:
     return bool(systematic or cell.ratio(limits.floor_min) > limits.band_ratio)
 
 
-def _bands(gate: _Gate, seen: Comparison, documents: Iterable[Mapping[str, Any]], limits: Limits) -> None:
+def _bands(gate: _Gate, seen: Comparison, limits: Limits) -> None:
     """G8: documents and position bands one by one."""
     bad: list[tuple[float, str]] = []
     judged = small = 0
@@ -601,7 +620,7 @@ def _canary(
             found = canary(corpus, run)
             if found and (found[0] > on_average or (found[1] > anywhere and not lane_too)):
                 return (
-                    f"scorer corrupted by drafter or CUDA graph (vLLM #53488): in run {index} of {who} the same text scores "
+                    f"{SCORER}: in run {index} of {who} the same text scores "
                     f"{found[1]:.2f} nat apart at position {found[2]} ({found[0]:.3f} on average) in the short and the long canary"
                 )
     return ""

@@ -166,6 +166,7 @@ class Builder:
             "schema": files.CORPUS_SCHEMA,
             "model": self.model,
             "max_model_len": self.plan.max_model_len,
+            "chunk": self.plan.chunk,
             "min_chunk": self.plan.min_chunk,
             "tokenizer_check": {
                 "text": TOKENIZER_TEXT,

@@ -323,7 +323,7 @@ def canary(corpus: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[float, fl
     names = {doc["id"] for doc in corpus["documents"]}
     if not {CANARY_SHORT, CANARY_LONG} <= names:
         return None
-    short, long = run[CANARY_SHORT]["lp"], run[CANARY_LONG]["lp"]
+    short, long = (run[name].get("lp") or [] for name in (CANARY_SHORT, CANARY_LONG))
     gaps = [abs(short[k] - long[k]) for k in range(1, min(len(short), len(long)))]
     if not gaps:
         return None

@@ -30,7 +30,13 @@ def scale(p: float) -> float:
 class NoisyEngine:
     """A corpus with true probabilities, and runs over it."""
 
-    def __init__(self, seed: int = 0, lengths: tuple[int, ...] = (700, 2100, 4000, 15000), sd: float = PAIR_SD) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        lengths: tuple[int, ...] = (700, 2100, 4000, 15000),
+        sd: float = PAIR_SD,
+        chat: tuple[int, int] = (35, 200),
+    ) -> None:
         self.random = random.Random(seed)
         self.sd = sd
         draw = self.random
@@ -38,7 +44,7 @@ class NoisyEngine:
         documents = []
         self.p: dict[str, list[float]] = {}
         for index in range(8):
-            documents.append(self._document(f"chat-{index}", files.CHAT, 35, 200))
+            documents.append(self._document(f"chat-{index}", files.CHAT, *chat))
         for length in lengths:
             documents.append(self._document(f"text-{length}", "text", length, 0))
         long = self._document(files.CANARY_LONG, "canary", 700, 0)

@@ -163,6 +163,39 @@ def test_a_bad_canary_in_the_reference_is_invalid_too(engine: NoisyEngine) -> No
     assert "of the reference" in verdict.reason
 
 
+def test_a_corpus_of_long_chunks_is_judged_without_the_bad_canary() -> None:
+    engine = NoisyEngine(13, (2100, 3000), chat=(520, 200))
+    engine.corpus.update(chunk=8192, min_chunk=512)
+    assert files.shielded(engine.corpus)
+    assert files.shielded(engine.corpus, 8192)
+    assert not files.shielded(engine.corpus, 2048)  # another chunk size leaves other last chunks
+    bank = engine.bank()
+    polluted = engine.record(engine.polluted(files.CANARY_SHORT))
+    silent = engine.record()
+    silent["runs"][0]["docs"][files.CANARY_SHORT] = {"error": {"kind": "nan", "message": "HTTP 400"}}
+    for record in (polluted, silent):
+        verdict = gate.judge(bank, record)
+        assert verdict.verdict == gate.PASSED, verdict.reason
+        assert verdict.checks[0].status == "warn"
+        assert "53488" in verdict.checks[0].found
+        assert files.CANARY_SHORT not in {doc for doc, _ in verdict.comparison.cells}  # type: ignore[union-attr]
+        assert gate.judge(bank, record, identity={"max_num_batched_tokens": 2048}).verdict == gate.INVALID
+    worse = engine.record(engine.polluted(files.CANARY_SHORT, "chat-3"))
+    assert gate.judge(bank, worse).verdict == gate.FAILED
+    # A reference with that scorer can be banked, too.
+    assert files.make_bank([{**silent, "corpus": engine.corpus}], {})["runs"]
+
+
+def test_nan_in_the_short_canary_alone_blames_the_scorer(engine: NoisyEngine, bank: dict[str, Any]) -> None:
+    record = engine.record()
+    record["runs"][0]["docs"][files.CANARY_SHORT] = {"error": {"kind": "nan", "message": "HTTP 400"}}
+    verdict = gate.judge(bank, record)
+    assert verdict.verdict == gate.INVALID
+    assert "only the short canary" in verdict.reason
+    record["runs"][0]["docs"]["chat-1"] = {"error": {"kind": "nan", "message": "HTTP 400"}}
+    assert gate.judge(bank, record).verdict == gate.FAILED
+
+
 def test_a_quiet_scorer_may_not_differ_by_a_nat_anywhere(quiet: NoisyEngine) -> None:
     record = quiet.record()
     record["runs"][0]["docs"][files.CANARY_SHORT]["lp"][17] -= 1.2

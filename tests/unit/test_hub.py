@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """What the Hub lists, and what its refusals mean."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """sandbox/hub.py answers as the Hub does, where its client looks."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """Jobs run detached, tell where they stand, and are judged when they don't."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """The action that follows long work: when it ends, when its patience does, and what it shows meanwhile."""
 
 from __future__ import annotations

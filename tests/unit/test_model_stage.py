@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """Staging from end to end on this machine: the module, its detached job, a Hub, a peer's rsync daemon.
 
 The Hub is sandbox/hub.py and rsync is the real one. Only the Hub's client is stood in for, by a few lines that
@@ -24,8 +26,8 @@ import model_lend
 import model_stage
 import pytest
 from ansible.module_utils.sparklanes import fetching, jobs
+from checkpoints import checkpoint, flip
 from conftest import ROOT, RunModule
-from weights import checkpoint, flip
 
 SECOND = "model-00002-of-00003.safetensors"
 CLIENT = """#!/usr/bin/env python3

@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """The accounting finds what sizes and headers can show, and says where."""
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes import safetensors
+from checkpoints import checkpoint, shard
 from hypothesis import given
 from hypothesis import strategies as st
-from weights import checkpoint, shard
 
 FIRST = "model-00001-of-00003.safetensors"
 SECOND = "model-00002-of-00003.safetensors"

@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """Manifests, records, and the judgement of a folder by a look at it."""
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from ansible.module_utils.sparklanes import staging
 from ansible.module_utils.sparklanes.checks import FAIL
 from ansible.module_utils.sparklanes.hub import HubFile
 from ansible.module_utils.sparklanes.staging import Content, Manifest, Model, Record, Seen, StagingError, Store, assess
+from checkpoints import checkpoint, flip
 from hypothesis import given
 from hypothesis import strategies as st
-from weights import checkpoint, flip
 
 COMMIT = "c" * 40
 A, B = "a" * 64, "b" * 64

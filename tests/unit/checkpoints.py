@@ -1,3 +1,5 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
 """Small checkpoints for the tests of staging."""
 
 from __future__ import annotations

@@ -44,7 +44,15 @@ def gate_a(
     facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
     addresses = {str(fabrics[host]["host_ip"]): host for host in hosts if fabrics.get(host, {}).get("host_ip")}
     made = readiness.gate_a(
-        hosts, facts, specs, staging, transaction, time.time(), addresses if len(hosts) > 1 else {}, bool(break_lock), bool(forget_deaths)
+        hosts,
+        facts,
+        specs,
+        staging,
+        transaction,
+        time.time(),
+        addresses if len(hosts) > 1 else {},
+        bool(break_lock),
+        bool(forget_deaths),
     )
     if len(hosts) > 1:
         made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})
@@ -115,7 +123,9 @@ def reason(registered: Facts, failure: Facts) -> dict[str, Any]:
 
 def what_to_restore(registered: Facts, why: Facts, failed_release: str) -> dict[str, Any]:
     """`registered`: host → result of readiness_info."""
-    return restore.restore({host: (answered(one) or {}).get("readiness") for host, one in registered.items()}, why, failed_release)
+    return restore.restore(
+        {host: (answered(one) or {}).get("readiness") for host, one in registered.items()}, why, failed_release
+    )
 
 
 def release_id(specs: Facts, identity: Facts) -> str:

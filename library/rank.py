@@ -170,7 +170,9 @@ class Rank:
         return {name: given[name] for name in spec.get("secret_env") or []}
 
     def refuse_missing(self, spec: dict[str, Any]) -> None:
-        absent = [mount["source"] for mount in spec.get("mounts") or [] if not (mount.get("create") or Path(mount["source"]).exists())]
+        absent = [
+            mount["source"] for mount in spec.get("mounts") or [] if not (mount.get("create") or Path(mount["source"]).exists())
+        ]
         if absent:
             self.fail(f"{', '.join(absent)}: to be mounted into the rank, and missing on this Spark. Run site.yml to stage it")
         if self.docker.image_digests(spec["image"]) is None:

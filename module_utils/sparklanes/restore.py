@@ -71,7 +71,10 @@ def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str) ->
     if releases == {""}:
         return none("no release has passed all gates yet")
     if len(releases) != 1:
-        return none("the ranks disagree about the last good release: " + ", ".join(f"{h}: {s.last_good or 'none'}" for h, s in states.items()))
+        return none(
+            "the ranks disagree about the last good release: "
+            + ", ".join(f"{h}: {s.last_good or 'none'}" for h, s in states.items())
+        )
     release = releases.pop()
     if release == failed_release:
         return none("the release that failed is the last good one itself")

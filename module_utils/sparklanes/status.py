@@ -37,7 +37,9 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def rails(fabric: Facts) -> str:
-    named = [f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4')} mtu {rail.get('mtu')}" for rail in fabric.get("rails") or []]
+    named = [
+        f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4')} mtu {rail.get('mtu')}" for rail in fabric.get("rails") or []
+    ]
     return ", ".join(named) or "-"
 
 
@@ -66,7 +68,9 @@ def lines(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         transaction = Transaction.from_dict((row.readiness or {}).get("transaction"))
         if transaction:
-            said.append(f"open       transaction {transaction.id} of {transaction.controller} in phase '{transaction.phase}' (seen on {row.host})")
+            said.append(
+                f"open       transaction {transaction.id} of {transaction.controller} in phase '{transaction.phase}' (seen on {row.host})"
+            )
             break
     table = [("rank", "node", "container", "doing", "rails")]
     for number, row in enumerate(rows):

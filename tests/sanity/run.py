@@ -68,7 +68,9 @@ def main() -> int:
         if shutil.which("ansible-test", path=environ["PATH"]) is None:
             print("ansible-test is not beside this Python: install the project with its test extra", file=sys.stderr)
             return 2
-        return subprocess.run([*command, *(part for test in TESTS for part in ("--test", test))], cwd=home, check=False, env=environ).returncode
+        return subprocess.run(
+            [*command, *(part for test in TESTS for part in ("--test", test))], cwd=home, check=False, env=environ
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ def test_plain_defaults_are_the_specified_ones(role: Path) -> None:
         if name.startswith("__") or "{{" in str(value):
             continue
         option = options[name]
-        assert option.get("default") == value, f"{role.name}: {name} is {value!r} in defaults, {option.get('default')!r} in the spec"
+        assert option.get("default") == value, (
+            f"{role.name}: {name} is {value!r} in defaults, {option.get('default')!r} in the spec"
+        )
         if value is not None:
             assert isinstance(value, TYPES[option.get("type", "str")]), f"{role.name}: {name} is no {option.get('type')}"
 

@@ -18,7 +18,10 @@ def cause(message: str, consequence: bool = False, hardware: bool = False) -> di
 
 
 def test_the_cause_is_named_before_its_consequence() -> None:
-    ranks = {"s1": rank(False, [cause("connection closed by peer", consequence=True)]), "s2": rank(False, [cause("out of memory", hardware=True)])}
+    ranks = {
+        "s1": rank(False, [cause("connection closed by peer", consequence=True)]),
+        "s2": rank(False, [cause("out of memory", hardware=True)]),
+    }
     why = reason(ranks, FAILED)
     assert (why["host"], why["sentence"]) == ("s2", "s2: out of memory.")
     assert why["hardware_or_memory"]

@@ -9,7 +9,9 @@ from ansible.module_utils.sparklanes.status import Row, lines, verdict
 def row(host: str, status: str = "serving", running: bool = True, **more: Any) -> Row:
     state = {"status": status, "lane": "x", "current": "a" * 12, "last_good": "a" * 12, "last_good_lane": "x"}
     rank = {"running": running, "progress": "serving" if running else "no rank runs here", "container": {"status": "running"}}
-    return Row(host, {"deployment_state": state, **more}, rank, {"rails": [{"hca": "rocep1s0f0", "ipv4": "10.1.0.1", "mtu": 9000}]})
+    return Row(
+        host, {"deployment_state": state, **more}, rank, {"rails": [{"hca": "rocep1s0f0", "ipv4": "10.1.0.1", "mtu": 9000}]}
+    )
 
 
 def test_a_serving_deployment_reads_well() -> None:

@@ -207,10 +207,10 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         same=lambda running: joins(args, running),
     )
     folder = jobs.folder(JOB)
-    limit = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + START_TIMEOUT
     while (place := where_lent(folder)) is None:
         status = jobs.status(JOB)
-        if status.finished or time.monotonic() > limit:
+        if status.finished or time.monotonic() > deadline:
             raise JobError(status.error or f"the rsync daemon did not start in {START_TIMEOUT:.0f} s: see {folder}/log")
         time.sleep(0.1)
     run, address, port = place

@@ -73,7 +73,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.listeners import parse_ss
-from ansible.module_utils.sparklanes.memory import parse_meminfo
+from ansible.module_utils.sparklanes.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.releases import Store
 
 

@@ -53,9 +53,7 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.memory import parse_meminfo
-
-GIB = 1024**3
+from ansible.module_utils.sparklanes.page_cache import GIB, parse_meminfo
 
 
 def used_and_available() -> tuple[int, int]:

@@ -89,6 +89,7 @@ def statistics(
         "pair_sd": round(comparison.pair_sd, 5),
         "diffuse_tokens": comparison.diffuse_n,
         "resolution": round(comparison.resolution, 5) if total.n else None,
+        "sensitivity": round(comparison.sensitivity(limits), 5) if total.n else None,
         "nll_reference": round(comparison.nll_reference / total.n, 5) if total.n else None,
         "nll_candidate": round(comparison.nll_candidate / total.n, 5) if total.n else None,
         "worst_cells": [
@@ -236,7 +237,7 @@ def judge(
     return ended(
         PASSED,
         f"{total.n} tokens: ratio {total.ratio(numbers.floor_min):.3f}, bias {total.bias:+.4f}, systematic "
-        f"{total.sys_rms:.4f} (z {total.sys_z:.1f}); errors from {max(comparison.resolution, numbers.floor_min):.3f} nat up would show",
+        f"{total.sys_rms:.4f} (z {total.sys_z:.1f}); from {comparison.sensitivity(numbers):.3f} nat up it would have failed",
         hint if any(check.status == WARN for check in gate.checks) else "",
         comparison,
     )
@@ -458,7 +459,7 @@ def _floor(gate: _Gate, seen: Comparison, limits: Limits) -> None:
     n, sd = seen.total.n, seen.pair_sd
     expected = f"pair sd up to {limits.floor_accepted} on tokens with p < {DIFFUSE}, at least {limits.tokens_min} tokens"
     quieter = "Use a quieter gate profile (no drafter, eager, VLLM_MARLIN_USE_ATOMIC_ADD=0, one request at a time), more runs or a larger corpus."
-    found = f"pair sd {sd:.3f} on {seen.diffuse_n} tokens; errors below {seen.resolution:.3f} nat cannot be seen"
+    found = f"pair sd {sd:.3f} on {seen.diffuse_n} tokens; systematic differences below {seen.resolution:.3f} nat drown in it"
     if n < limits.tokens_min:
         gate.unjudged("TF.FLOOR", f"only {n} tokens were scored", expected, "Build a larger corpus.")
     elif seen.total.max_reference == 0.0:

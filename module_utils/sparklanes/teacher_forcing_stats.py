@@ -206,6 +206,15 @@ class Comparison:
         n = self.total.n
         return math.sqrt(5.0 * self.pair_sd**2 / math.sqrt(n)) if n else math.inf
 
+    def sensitivity(self, limits: Limits) -> float:
+        """The systematic difference, as rms over these tokens, from which this comparison fails.
+
+        TF.SYSTEMATIC fails above its limit, if noise lets it see that; TF.RATIO from where the error widens the
+        noise by its limit: sqrt(1 + s²/sd²) = ratio. A quiet engine is judged by the latter.
+        """
+        by_ratio = max(self.resolution, self.pair_sd * math.sqrt(limits.ratio**2 - 1.0), limits.floor_min)
+        return min(max(self.resolution, limits.sys_rms), by_ratio)
+
 
 def _band(position: int, bands: Sequence[int]) -> int:
     return max(0, bisect_right(bands, position) - 1)

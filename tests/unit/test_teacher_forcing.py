@@ -338,7 +338,7 @@ def test_a_coarse_resolution_is_said() -> None:
     verdict = gate.judge(engine.bank(), engine.record())
     check = next(check for check in verdict.checks if check.id == "TF.FLOOR")
     assert check.status == "warn"
-    assert "cannot be seen" in check.found
+    assert "drown in it" in check.found
     assert verdict.verdict == gate.PASSED
 
 
@@ -396,6 +396,17 @@ def test_a_deterministic_engine_resolves_what_noise_would_hide(quiet: NoisyEngin
     assert verdict.verdict == gate.FAILED
     assert {"TF.RATIO", "TF.BANDS"} <= failed(verdict)
     assert verdict.hint
+
+
+@pytest.mark.parametrize(("sd", "expected"), [(0.3, 0.08), (0.1, 0.0458), (0.02, 0.0092), (0.0, 0.001)])
+def test_sensitivity_follows_the_noise(sd: float, expected: float) -> None:
+    engine = NoisyEngine(21, (2100, 4000), sd=sd)
+    runs = [engine.run()["docs"] for _ in range(2)]
+    seen = compare(engine.corpus["documents"], runs, runs, Limits())
+    assert seen.sensitivity(Limits()) == pytest.approx(expected, rel=0.06)
+    quiet = engine.bank()
+    above = gate.judge(quiet, engine.record(engine.logit_error(2.5 * expected)))
+    assert above.verdict == gate.FAILED
 
 
 # --- limits -------------------------------------------------------------------------------------------

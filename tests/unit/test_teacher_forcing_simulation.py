@@ -46,8 +46,8 @@ def test_each_fault_is_seen(fault: Callable[[NoisyEngine], Fault], check: str) -
 
 
 @pytest.mark.parametrize("size", [0.05])
-def test_what_lies_below_the_resolution_is_missed_and_the_report_says_so(size: float) -> None:
+def test_what_lies_below_the_limit_passes_and_the_report_says_so(size: float) -> None:
     engine = NoisyEngine(2000)
     verdict = gate.judge(engine.bank(2), engine.record(engine.logit_error(size)))
     assert verdict.verdict == gate.PASSED
-    assert "errors from 0.054 nat up would show" in verdict.reason
+    assert "from 0.080 nat up it would have failed" in verdict.reason

@@ -217,7 +217,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.checks import FAIL, sentence
-from ansible.module_utils.sparklanes.fetching import JOB, network_settings, rate_limit
+from ansible.module_utils.sparklanes.fetching import JOB, allocated, incoming_of, network_settings, rate_limit
 from ansible.module_utils.sparklanes.hub import REPO
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 from ansible.module_utils.sparklanes.staging import (
@@ -354,13 +354,9 @@ class Stage:
                 one.model.needs_commit()
                 if not REPO.fullmatch(one.model.repo):
                     raise StagingError(f"{one.model.name}: {one.model.repo!r} is no repository; it is like org/name")
-            if one.missing_bytes and not self.jobs.status(JOB).running:
-                reserve = self.params["reserve_gib"] * GIB
-                incoming = Path(one.model.path).resolve()
-                left = incoming.parent / f".{incoming.name}.incoming"
-                have = sum(file.stat().st_blocks * 512 for file in left.rglob("*") if file.is_file())
-                needed = max(0, one.missing_bytes - have)
-                check_room(one.model, self.host, needed, free_bytes(one.model.path), reserve)
+        if source != "directory" and not self.jobs.status(JOB).running:
+            needs = [(one.model, max(0, (one.missing_bytes or 0) - arrived(one.model.path))) for one in standings]
+            check_room(self.host, needs, self.params["reserve_gib"] * GIB)
         if source == "peer" and not self.params["peer"]:
             raise StagingError("source is peer, but peer is not given")
 
@@ -400,6 +396,11 @@ class Stage:
             "attached": not began,
             "actions": [f"{'started' if began else 'attached to'} job {JOB} ({name})"],
         }
+
+
+def arrived(path: str) -> int:
+    """Bytes that an interrupted run has brought already."""
+    return sum(allocated(incoming_of(path)))
 
 
 def lacking(standings: list[Standing]) -> list[str]:

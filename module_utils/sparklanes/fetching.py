@@ -40,7 +40,6 @@ from ansible.module_utils.sparklanes.staging import (
     assess,
     check_room,
     few,
-    free_bytes,
     from_hub,
     in_place,
     look,
@@ -303,8 +302,7 @@ class Staging:
         self.job = job
         self.model = model
         self.folder = Path(model.path)
-        real = self.folder.resolve()
-        self.incoming = real.parent / f".{real.name}.incoming"
+        self.incoming = incoming_of(model.path)
         self.store = Store(job.store_root, model.path)
         self.records: dict[str, Record] = {}
         self.lock = threading.RLock()
@@ -313,17 +311,21 @@ class Staging:
         self.checks: list[Check] = []
         self.actions: list[str] = []
         self.manifest = Manifest("", "", {})
+        self.before: Manifest | None = None
+
+    def survey(self) -> int:
+        """Learn what must be there; the bytes that are to come."""
+        self.job.report.phase(f"{self.model.name}: list")
+        self.before = self.store.manifest()
+        self.manifest = self.job.source.manifest(self.model, self.store)
+        assessment = assess(self.manifest, self.store.records(), look(self.folder))
+        return self._to_come(assessment.to_fetch) if self.job.source.fetches else 0
 
     def run(self) -> None:
         """Raises what a person must hear; `checks` and `actions` tell the rest."""
         job, model = self.job, self.model
-        job.report.phase(f"{model.name}: list")
-        before = self.store.manifest()
-        self.manifest = job.source.manifest(model, self.store)
-        self._forget_old_files(before)
+        self._forget_old_files(self.before)
         assessment = assess(self.manifest, self.store.records(), look(self.folder))
-        if job.source.fetches:
-            check_room(model, job.host, self._to_come(assessment.to_fetch), free_bytes(model.path), job.reserve)
         marker = self.store.staged()
         self.standing = assessment.complete and marker is not None and marker.of(model)
         self.store.save_manifest(self.manifest)
@@ -491,6 +493,12 @@ class Staging:
             self.store.save(learnt, self.records, complete=False)
 
 
+def incoming_of(path: str) -> Path:
+    """Where a model's files arrive: beside its folder, on the same disk."""
+    real = Path(path).resolve()
+    return real.parent / f".{real.name}.incoming"
+
+
 def allocated(folder: Path) -> Iterator[int]:
     """Bytes on the disk of each file below a folder."""
     for here, _, names in os.walk(folder):
@@ -533,12 +541,14 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
     works = [Staging(job, Model.from_dict(model)) for model in args["models"]]
     errors = []
     try:
+        check_room(job.host, [(work.model, work.survey()) for work in works], job.reserve)
         for work in works:
             try:
                 work.run()
             except (StagingError, hub.HubError, OSError) as error:
-                text = str(error)
-                errors.append(text if text.startswith(job.host) else f"{job.host}: {text}")
+                errors.append(str(error))
+    except (StagingError, hub.HubError, OSError) as error:
+        errors.append(str(error))
     finally:
         tool.end()
         shutil.rmtree(report.path.parent / "hub-home", ignore_errors=True)
@@ -552,7 +562,8 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
         "actions": [action for work in works for action in work.actions],
         "checks": [check.to_dict() for check in checks],
     }
-    told = errors + [sentence(check) for check in checks if check.status == FAIL]
+    told = [text if text.startswith(job.host) else f"{job.host}: {text}" for text in errors]
+    told += [sentence(check) for check in checks if check.status == FAIL]
     if told or not result["staged"]:
         raise JobError("; ".join(told) or f"{job.host}: not complete: {REFETCH}", result)
     return result

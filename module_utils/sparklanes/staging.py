@@ -289,6 +289,12 @@ class Assessment:
         return self.wrong_size + self.missing
 
 
+def proves(record: Record, content: Content) -> bool:
+    """Whether a record shows that the file is the wanted one. It has no git hash: where only that is known, the file is
+    read (it is small). Where nothing is known, what was seen first is right."""
+    return record.sha256 == content.sha256 if content.sha256 else not content.git_sha1
+
+
 def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str, Seen]) -> Assessment:
     """Sort the files. Pure."""
     result = Assessment(extra=sorted(set(seen) - set(manifest.files)))
@@ -299,7 +305,7 @@ def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str,
             result.missing.append(name)
         elif stat.size != content.size:
             result.wrong_size.append(name)
-        elif record == Record(stat.size, stat.mtime_ns, content.sha256 or record.sha256 if record else ""):
+        elif record is not None and (record.size, record.mtime_ns) == (stat.size, stat.mtime_ns) and proves(record, content):
             result.verified.append(name)
         else:
             result.unread.append(name)
@@ -545,13 +551,32 @@ def free_bytes(path: str) -> int:
     return int(stat.f_bavail * stat.f_frsize)
 
 
-def check_room(model: Model, host: str, needed: int, free: int, reserve: int) -> None:
-    """Refuse before the first byte what can't end well."""
-    if needed and needed + reserve > free:
-        raise StagingError(
-            f"{host}: {model.name} needs {human_bytes(needed)} more in {model.path}, and {human_bytes(reserve)} are"
-            f" to stay free; {human_bytes(free)} are free. Remove models that no lane uses, or stage elsewhere"
-        )
+def device(path: str) -> int:
+    """The file system where a path is or will be."""
+    folder = Path(path)
+    while not folder.exists():
+        folder = folder.parent
+    return folder.stat().st_dev
+
+
+def check_room(
+    host: str,
+    needs: Sequence[tuple[Model, int]],
+    reserve: int,
+    free: Callable[[str], int] = free_bytes,
+    disk: Callable[[str], int] = device,
+) -> None:
+    """Refuse before the first byte what can't end well. Models on one disk share what is free there."""
+    for number in {disk(model.path) for model, needed in needs if needed}:
+        here = [(model, needed) for model, needed in needs if needed and disk(model.path) == number]
+        total, room = sum(needed for _, needed in here), free(here[0][0].path)
+        if total + reserve > room:
+            names = " and ".join(model.name for model, _ in here)
+            raise StagingError(
+                f"{host}: {names} {'needs' if len(here) == 1 else 'need'} {human_bytes(total)} more in"
+                f" {' and '.join(model.path for model, _ in here)}, and {human_bytes(reserve)} are to stay free;"
+                f" {human_bytes(room)} are free. Remove models that no lane uses, or stage elsewhere"
+            )
 
 
 # --- lending: what a peer is told -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -49,3 +50,20 @@ def flip(path: Path, keep_mtime: bool, at: int = -1) -> None:
     path.write_bytes(content)
     after = before.st_mtime_ns if keep_mtime else before.st_mtime_ns + 1_000_000_000
     os.utime(path, ns=(before.st_atime_ns, after))
+
+
+def hub_cache(root: Path, source: Path) -> Path:
+    """The layout of the client's cache: a snapshot folder of links to blobs that are named by their hash."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / ("c" * 40)
+    blobs.mkdir(parents=True)
+    for file in sorted(source.rglob("*")):
+        if not file.is_file():
+            continue
+        content = file.read_bytes()
+        large = file.suffix == ".safetensors"
+        name = hashlib.sha256(content).hexdigest() if large else hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        (blobs / name).write_bytes(content)
+        link = snapshot / file.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blobs / name, link.parent))
+    return snapshot

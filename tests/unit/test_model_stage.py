@@ -26,7 +26,7 @@ import model_lend
 import model_stage
 import pytest
 from ansible.module_utils.sparklanes import fetching, jobs
-from checkpoints import checkpoint, flip
+from checkpoints import checkpoint, flip, hub_cache
 from conftest import ROOT, RunModule
 
 SECOND = "model-00002-of-00003.safetensors"
@@ -243,11 +243,14 @@ def test_another_revision_fetches_what_differs_and_removes_what_was_of_the_old(
     nodes[0].stage(before, endpoint=endpoint)
     (nodes[0].path / "mine.txt").write_text("of the user")
     (source / "notes.json").unlink()
-    (source / "config.json").write_text('{"architectures": ["Other"]}')
+    same_size = '{"architectures": ["Ynit"]}'
+    assert len(same_size) == (source / "config.json").stat().st_size, "and git's hash is all that the Hub tells of it"
+    (source / "config.json").write_text(same_size)
     endpoint, after = hub()
     result = nodes[0].stage(after, endpoint=endpoint)
     assert result["staged"]
     assert any("fetched 1 files" in action for action in result["actions"])
+    assert (nodes[0].path / "config.json").read_text() == same_size
     assert any("notes.json, which belonged to revision" in action for action in result["actions"])
     assert not (nodes[0].path / "notes.json").exists()
     assert (nodes[0].path / "mine.txt").exists()
@@ -335,6 +338,40 @@ def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: P
     assert not nodes[0].keep()["changed"]
     for file in nodes[0].root.rglob("*"):
         assert not file.is_file() or b"once-" not in file.read_bytes(), file
+
+
+@needs_rsync
+def test_a_hub_cache_with_odd_names_is_lent_as_it_lies(nodes: list[Node], source: Path) -> None:
+    (source / "more stuff").mkdir()
+    (source / "more stuff" / "we*rd #[1];ü.json").write_text("{}")
+    (source / "twin.json").write_bytes((source / "config.json").read_bytes())
+    snapshot = hub_cache(nodes[0].root / "cache", source)
+    nodes[0].path = snapshot
+    before = sorted(nodes[0].root.joinpath("cache").rglob("*"))
+    assert nodes[0].stage("c" * 40, source="directory")["staged"]
+    lent = nodes[0].lend("c" * 40, free_port(), "once-1")
+    result = borrow(nodes[1], "c" * 40, lent, "once-1")
+    assert result["msg"] == ""
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = nodes[1].path / file.relative_to(source)
+            assert copy.read_bytes() == file.read_bytes()
+            assert not copy.is_symlink()
+    assert sorted(nodes[0].root.joinpath("cache").rglob("*")) == before, "nothing was written into the cache"
+
+
+def test_model_and_drafter_in_one_job(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    node = nodes[0]
+    drafter = {**node.model(revision), "name": "drafter", "path": str(node.root / "models" / "draft")}
+    args = {"models": [node.model(revision), drafter], "host": "s1", "reserve_gib": 0, "endpoint": endpoint}
+    args |= node.places("staged", "jobs", "venvs")
+    started = node.run_module(model_stage, args)
+    assert node.status(wait=60)["result"]["staged"], started
+    again = node.run_module(model_stage, args)
+    assert (again["changed"], [one["staged"] for one in again["models"]]) == (False, [True, True])
+    twice = node.run_module(model_stage, {**args, "models": [node.model(revision), node.model(revision)]})
+    assert "two models have the same name" in twice["msg"]
 
 
 @needs_rsync

@@ -16,7 +16,7 @@ from ansible.module_utils.sparklanes import staging
 from ansible.module_utils.sparklanes.checks import FAIL
 from ansible.module_utils.sparklanes.hub import HubFile
 from ansible.module_utils.sparklanes.staging import Content, Manifest, Model, Record, Seen, StagingError, Store, assess
-from checkpoints import checkpoint, flip
+from checkpoints import checkpoint, flip, hub_cache
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -260,20 +260,6 @@ def test_nothing_of_ours_lies_beside_the_weights(staged: tuple[Path, Store, Mode
     assert folder not in store.marker.parents
 
 
-def hub_cache(root: Path, source: Path) -> Path:
-    """The layout of the client's cache: a snapshot folder of links to blobs that are named by their hash."""
-    blobs, snapshot = root / "blobs", root / "snapshots" / COMMIT
-    blobs.mkdir(parents=True)
-    snapshot.mkdir(parents=True)
-    for file in sorted(source.iterdir()):
-        content = file.read_bytes()
-        large = file.suffix == ".safetensors"
-        name = hashlib.sha256(content).hexdigest() if large else hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        (blobs / name).write_bytes(content)
-        (snapshot / file.name).symlink_to(f"../../blobs/{name}")
-    return snapshot
-
-
 def test_a_hub_cache_knows_its_digests(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source")
     snapshot = hub_cache(tmp_path / "cache", source)
@@ -321,12 +307,16 @@ def test_an_empty_folder_cannot_be_adopted(tmp_path: Path) -> None:
 
 
 def test_room_is_refused_before_the_first_byte() -> None:
-    staging.check_room(model(), "s7", 10, 20, 10)
-    staging.check_room(model(), "s7", 0, 0, 10)
+    one, other = model(), model("/models/drafter")
+    staging.check_room("s7", [(one, 10)], 10, lambda path: 20, lambda path: 1)
+    staging.check_room("s7", [(one, 0)], 10, lambda path: 0, lambda path: 1)
+    staging.check_room("s7", [(one, 10), (other, 10)], 10, lambda path: 20, hash)
+    with pytest.raises(StagingError, match="model and model need 20 B more in /models/tiny and /models/drafter"):
+        staging.check_room("s7", [(one, 10), (other, 10)], 10, lambda path: 29, lambda path: 1)
     with pytest.raises(
         StagingError, match=r"s7: model needs 377.4 GiB more in /models/tiny, and 10.0 GiB are to stay free; 100.0 GiB are free"
     ):
-        staging.check_room(model(), "s7", int(377.4 * 2**30), 100 << 30, 10 << 30)
+        staging.check_room("s7", [(one, int(377.4 * 2**30))], 10 << 30, lambda path: 100 << 30, lambda path: 1)
 
 
 def test_the_plan_says_what_would_be_done(staged: tuple[Path, Store, Model]) -> None:

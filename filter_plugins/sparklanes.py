@@ -79,12 +79,6 @@ def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     return f"{lanes.describe(lane_of(hostvars, host), spec)}\n{lanes.command_text(spec)}"
 
 
-def fabric_checks(hostvars: HostVars, hosts: Sequence[str]) -> list[dict[str, str]]:
-    """Usable, distinct fabric addresses over one transport, once role roce has run on each of these hosts."""
-    fabrics = {host: fabric_of(hostvars, host) for host in hosts}
-    return [check.to_dict() for check in deployments.fabric_checks(fabrics, list(hosts))]
-
-
 def lane_preflight(
     hostvars: HostVars,
     groups: Groups,
@@ -155,7 +149,6 @@ class FilterModule:
             "checks_table": checks_table,
             "checks_verdict": checks_verdict,
             "docker_create_text": lanes.command_text,
-            "fabric_checks": fabric_checks,
             "lane_of": lane_of,
             "lane_preflight": lane_preflight,
             "lane_rank_spec": lane_rank_spec,

@@ -8,7 +8,6 @@ of one lane. The order comes from the group alone: `-l` narrows a play, never th
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,42 +107,6 @@ def address_checks(id: str, what: str, addresses: Mapping[str, str | None]) -> l
         Check(id, ", ".join(hosts), FAIL, f"both have the {what} {address}", "one address a host", "Correct the inventory.")
         for address, hosts in shared.items()
     ]
-
-
-def fabric_checks(fabrics: Mapping[str, Mapping[str, Any] | None], hosts: Sequence[str]) -> list[Check]:
-    """Each rank has a usable fabric address, of its own, over the same transport."""
-    checks = []
-    for host in hosts:
-        fabric = fabrics.get(host) or {}
-        address = str(fabric.get("host_ip") or "")
-        bad = address and _unusable(address)
-        remedy = "; ".join(str(error) for error in fabric.get("errors") or []) or "Run site.yml: role roce finds the fabric."
-        found = f"{address} is {bad}" if bad else address or "none"
-        checks.append(judged("FABRIC.ADDRESS", host, bool(address) and not bad, found, "an address of the fabric", remedy))
-    checks += [
-        check
-        for check in address_checks("FABRIC.UNIQUE", "fabric address", {h: (fabrics.get(h) or {}).get("host_ip") for h in hosts})
-        if check.status == FAIL
-    ]
-    transports = {host: str((fabrics.get(host) or {}).get("transport")) for host in hosts}
-    if len(set(transports.values())) > 1:
-        found = ", ".join(f"{host} {transport}" for host, transport in transports.items())
-        checks.append(
-            Check(
-                "FABRIC.TRANSPORT", "all", FAIL, found, "one transport for all ranks", "Set fabric_transport for the deployment."
-            )
-        )
-    return checks
-
-
-def _unusable(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return "no IP address"
-    if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast:
-        return "no address that another Spark can reach"
-    return "link-local, which changes by itself" if parsed.is_link_local else ""
 
 
 def scope_refusals(play_hosts: Sequence[str], deployment_hosts: Sequence[str], deployment: str = DEFAULT) -> list[Check]:

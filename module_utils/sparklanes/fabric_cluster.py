@@ -180,11 +180,22 @@ def _addresses(fabrics: Fabrics) -> list[Check]:
     for host, fabric in fabrics.items():
         twice = {address: hosts for address, hosts in owners.items() if host in hosts and len(hosts) > 1}
         known = bool(fabric.get("host_ip") and fabric.get("ifname"))
-        found = "; ".join(f"{address} is on {' and '.join(hosts)}" for address, hosts in twice.items())
+        unfit = _unfit(str(fabric["host_ip"])) if known else ""
+        found = "; ".join(f"{address} is on {' and '.join(hosts)}" for address, hosts in twice.items()) or unfit
         found = found or (f"{fabric.get('host_ip')} on {fabric.get('ifname')}" if known else "no host_ip")
         remedy = "Give each node its own address (netplan); a copied disk image often copies them"
-        checks.append(judged("FABRIC.ADDRESS", host, known and not twice, found, "an address of its own", remedy))
+        checks.append(judged("FABRIC.ADDRESS", host, known and not twice and not unfit, found, "an address of its own", remedy))
     return checks
+
+
+def _unfit(address: str) -> str:
+    """Why no other node can reach this address, if so."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return f"{address} is no IP address"
+    unreachable = ip.is_loopback or ip.is_unspecified or ip.is_multicast
+    return f"{address} is no address that another node can reach" if unreachable else ""
 
 
 def _link_local(fabrics: Fabrics) -> list[Check]:

@@ -89,29 +89,6 @@ def test_addresses_are_of_one_host_each() -> None:
     assert bad(deployments.address_checks("X", "address", {"s1": "10.0.0.1", "s2": None, "s3": None})) == []
 
 
-@pytest.mark.parametrize(
-    ("fabrics", "words"),
-    [
-        ({"s1": {"host_ip": "10.0.0.1", "transport": "roce"}}, "none"),
-        ({"s1": {"host_ip": "169.254.1.2"}, "s2": {"host_ip": "10.0.0.2"}}, "link-local"),
-        ({"s1": {"host_ip": "127.0.0.1"}, "s2": {"host_ip": "10.0.0.2"}}, "another Spark can reach"),
-        ({"s1": {"host_ip": "fab0"}, "s2": {"host_ip": "10.0.0.2"}}, "no IP address"),
-        ({"s1": {"host_ip": "10.0.0.2"}, "s2": {"host_ip": "10.0.0.2"}}, "both have the fabric address 10.0.0.2"),
-        (
-            {"s1": {"host_ip": "10.0.0.1", "transport": "socket"}, "s2": {"host_ip": "10.0.0.2", "transport": "roce"}},
-            "s1 socket, s2 roce",
-        ),
-    ],
-)
-def test_a_fabric_that_no_rank_could_use(fabrics: dict[str, Any], words: str) -> None:
-    assert any(words in check.found for check in bad(deployments.fabric_checks(fabrics, ["s1", "s2"])))
-
-
-def test_a_good_fabric() -> None:
-    fabrics = {f"s{number}": {"host_ip": f"10.0.0.{number}", "transport": "roce"} for number in (1, 2)}
-    assert bad(deployments.fabric_checks(fabrics, ["s1", "s2"])) == []
-
-
 # --- preflight -------------------------------------------------------------------------------------------------
 
 

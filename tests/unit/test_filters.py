@@ -143,7 +143,7 @@ RENDER = """
     - name: Everything at once
       ansible.builtin.copy:
         dest: "{{ out }}"
-        content: "{{ {'specs': specs, 'lane': this_lane, 'fabric': hostvars | fabric_checks(groups['sparks'])} | to_json }}"
+        content: "{{ {'specs': specs, 'lane': this_lane} | to_json }}"
       vars:
         specs: "{{ [hostvars | lane_rank_spec('s1', groups), hostvars | lane_rank_spec('s2', groups)] }}"
       delegate_to: localhost
@@ -182,7 +182,6 @@ def test_rendering_with_ansibles_own_variables(tmp_path: Path) -> None:
     assert worker["command"][-1] == "--headless"
     assert made["lane"]["lane_max_model_len"] == 256
     assert made["lane"]["lane_kv_cache_memory_bytes"] == 67108864
-    assert {check["status"] for check in made["fabric"]} == {"pass"}
     # The secret is named, and only named.
     assert head["secret_env"] == ["VLLM_API_KEY"]
     assert "sk-very-secret" not in out.read_text(encoding="utf-8")

@@ -187,7 +187,7 @@ def _socket(node: Node, options: Options) -> dict[str, Any]:
         netdev, interface = found
         if unsafe(netdev.name):
             choice.fail("NAME_UNSAFE", f"the name {netdev.name!r} can't stand in a variable", "Rename the device")
-        env = {**socket_env(netdev.name), "NCCL_IB_DISABLE": "1"}
+        env = {**socket_env(netdev.name), "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
         outcome = simulate(node, env, options.nccl_version)
         conf = _conf(choice, node, env, outcome, options)
         _bootstrap(choice, outcome, netdev.name, str(interface.ip))

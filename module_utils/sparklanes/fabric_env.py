@@ -1,6 +1,9 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""The environment that tells NCCL, Gloo and the engine which fabric was chosen. Never an empty value, no blanks."""
+"""The environment that tells NCCL, Gloo and the engine which fabric was chosen. Never an empty value, no blanks.
+
+A new name belongs into fabric_names.py too.
+"""
 
 from __future__ import annotations
 

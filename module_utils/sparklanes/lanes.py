@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
+from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane_schema import SITE_FILE, Fault, as_checks
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
@@ -51,13 +52,7 @@ DERIVED_FLAGS = {
 }
 # Environment that belongs to a host's fabric or to its rank: never in a lane.
 FABRIC_ENV = (
-    "NCCL_IB_HCA",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_ADDR_RANGE",
-    "NCCL_IB_SUBNET_PREFIX_LEN",
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "TP_SOCKET_IFNAME",
+    *FABRIC_ONLY,
     "MN_IF_NAME",
     "VLLM_HOST_IP",
     "MASTER_ADDR",

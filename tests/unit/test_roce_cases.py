@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.fabric import detect
+from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY, FABRIC_WINS
 from ansible.module_utils.sparklanes.fabric_options import read_options
 from ansible.module_utils.sparklanes.fabric_ports import CODES
 from ansible.module_utils.sparklanes.rdma import read_node
+from conftest import ROOT
 from roce_trees import A0, A1, B0, B1, SPARK, Hca, Net, Spark, gid, spark, unpack
 from roce_trees import RECORDED as RECORDED_AT
 
@@ -37,11 +39,18 @@ def look(root: Path, **options: Any) -> dict[str, Any]:
             assert item["code"] in CODES
             assert len(item["message"]) > 10
             assert len(item["remedy"]) > 10
+    assert set(result["env"]) <= {*FABRIC_ONLY, *FABRIC_WINS}
     assert not (result["errors"] and result["env"]), "an environment that isn't proven is never handed out"
     for name, value in result["env"].items():
         assert value, name
         assert not set(value) & set(" \t\n"), name
     return result
+
+
+@pytest.mark.parametrize("name", [*FABRIC_ONLY, *FABRIC_WINS])
+def test_the_fabric_sets_what_it_keeps_lanes_from(name: str) -> None:
+    package = ROOT / "module_utils" / "sparklanes"
+    assert any(f'"{name}"' in (package / file).read_text(encoding="utf-8") for file in ("fabric.py", "fabric_env.py"))
 
 
 def codes(result: dict[str, Any], kind: str) -> list[str]:

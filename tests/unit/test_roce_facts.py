@@ -118,7 +118,13 @@ def test_plain_sockets(run_module: RunModule, tmp_path: Path) -> None:
                 "gid_index": None,
             }
         ],
-        "env": {"NCCL_SOCKET_IFNAME": "=fab0", "GLOO_SOCKET_IFNAME": "fab0", "TP_SOCKET_IFNAME": "fab0", "NCCL_IB_DISABLE": "1"},
+        "env": {
+            "NCCL_SOCKET_IFNAME": "=fab0",
+            "GLOO_SOCKET_IFNAME": "fab0",
+            "TP_SOCKET_IFNAME": "fab0",
+            "NCCL_NET": "Socket",
+            "NCCL_IB_DISABLE": "1",
+        },
         "warnings": [],
         "errors": [],
     }

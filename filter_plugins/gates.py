@@ -75,7 +75,7 @@ def identities(specs: Facts, hostvars: Facts) -> list[dict[str, Any]]:
 
 def weights_of(result: Facts) -> list[Any]:
     """What names the models that a staging result found complete."""
-    return [[model.get("path"), model.get("revision"), model.get("manifest")] for model in result.get("models") or []]
+    return [[model.get("name"), model.get("revision"), model.get("manifest_sha256")] for model in result.get("models") or []]
 
 
 def staging_of(variables: Facts) -> dict[str, Facts | None]:
@@ -121,11 +121,10 @@ def reason(registered: Facts, failure: Facts) -> dict[str, Any]:
     return restore.reason({host: answered(result) for host, result in registered.items()}, failure)
 
 
-def what_to_restore(registered: Facts, why: Facts, failed_release: str) -> dict[str, Any]:
+def what_to_restore(registered: Facts, why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """`registered`: host → result of readiness_info."""
-    return restore.restore(
-        {host: (answered(one) or {}).get("readiness") for host, one in registered.items()}, why, failed_release
-    )
+    now = {host: (answered(one) or {}).get("readiness") for host, one in registered.items()}
+    return restore.restore(now, why, failed_release, bool(forget_deaths))
 
 
 def release_id(specs: Facts, identity: Facts) -> str:

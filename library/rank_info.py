@@ -72,7 +72,7 @@ remedy:
   returned: always
   type: str
 job_failed:
-  description: Whether the rank failed, as M(long_job) wants to know it, with C(error) as failure and remedy together.
+  description: Whether the rank failed, as C(long_job) wants to know it, with C(error) as failure and remedy together.
   returned: always
   type: bool
 hardware_or_memory:

@@ -30,19 +30,20 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
         ended = bool(rank.get("container")) and not rank.get("running")
         if ended and not (rank.get("log") or {}).get("failures"):
             unexplained.append((host, rank))
-    task = f"{failure.get('msg') or 'it failed without a message'} (in '{failure.get('task') or 'unknown task'}')"
+    said = str(failure.get("msg") or "it failed without a message").rstrip(". ")
+    task = f"{said} (in '{failure['task']}')" if failure.get("task") else said
     away = f" {', '.join(silent)} did not answer." if silent else ""
     # A cause before a consequence, and the first rank that names one: rank 0 dies of what a worker died of.
     for _, host, cause in sorted(causes, key=lambda entry: entry[0]):
         return {
-            "sentence": f"{host}: {cause['message']}.{away}",
+            "sentence": f"{host}: {str(cause['message']).rstrip('. ')}.{away}",
             "host": host,
             "remedy": str(cause.get("remedy", "")),
             "hardware_or_memory": any(bool(one.get("hardware_or_memory")) for _, _, one in causes),
             "death": "",
         }
     for host, rank in unexplained:
-        sentence = f"{host}: {rank.get('failure') or 'the rank ended'}.{away}"
+        sentence = f"{host}: {str(rank.get('failure') or 'the rank ended').rstrip('. ')}.{away}"
         return {
             "sentence": sentence,
             "host": host,
@@ -53,7 +54,7 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
     return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": False, "death": ""}
 
 
-def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str) -> dict[str, Any]:
+def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """Which release to start again, or why none is.
 
     now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api and, where none is
@@ -79,9 +80,9 @@ def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str) ->
     if release == failed_release:
         return none("the release that failed is the last good one itself")
     if why.get("hardware_or_memory"):
-        return none("the failure is of memory or hardware; a person looks first")
-    if any(state.waits_for_a_person() for state in states.values()):
-        return none("two deaths were not explained; a person looks first")
+        return none("the failure is of memory or hardware; a person looks first, then playbooks/recover.yml")
+    if not forget_deaths and any(state.waits_for_a_person() for state in states.values()):
+        return none("two deaths were not explained; a person reads the saved logs first, then -e launch_forget_deaths=true")
     frozen = {host: (facts or {}).get("last_good") or {} for host, facts in now.items()}
     lacking = [host for host, kept in frozen.items() if not kept.get("manifest")]
     if lacking:

@@ -43,6 +43,19 @@ def rails(fabric: Facts) -> str:
     return ", ".join(named) or "-"
 
 
+def doing(rank: Facts) -> str:
+    """What the rank does. A worker's log ends where its boot does: it never says that it serves."""
+    log = rank.get("log") or {}
+    if (
+        rank.get("running")
+        and log.get("headless")
+        and log.get("phase") in ("kv_cache", "graphs", "warmup")
+        and not log.get("failures")
+    ):
+        return "working"
+    return str(rank.get("progress", "-"))
+
+
 def verdict(rows: Sequence[Row]) -> str:
     """The word for the deployment as its ranks tell it now, not as the last launch left it."""
     states = [DeploymentState.from_dict((row.readiness or {}).get("deployment_state")) for row in rows]
@@ -79,5 +92,5 @@ def lines(rows: Sequence[Row]) -> list[str]:
             continue
         box = row.rank.get("container") or {}
         up = "running" if row.rank.get("running") else box.get("status") or "none"
-        table.append((str(number), row.host, up, str(row.rank.get("progress", "-")), rails(row.fabric)))
+        table.append((str(number), row.host, up, doing(row.rank), rails(row.fabric)))
     return said + columns(table)

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 STATE_ROOT = "/var/lib/sparklanes"
 LOG_ROOT = "/var/log/sparklanes"
@@ -28,15 +30,18 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def write_atomically(path: str | Path, content: str | bytes, mode: int = 0o600) -> None:
-    """Give `path` this content: a reader sees the old file or the whole new one, also after a power cut."""
+@contextlib.contextmanager
+def replacing(path: str | Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A stream whose content is that of `path` once the block ends well. Where it doesn't, nothing has changed.
+
+    A reader sees the old file or the whole new one, also after a power cut.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
@@ -49,6 +54,12 @@ def write_atomically(path: str | Path, content: str | bytes, mode: int = 0o600) 
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_atomically(path: str | Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Give `path` this content, or leave it as it is."""
+    with replacing(path, mode) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def as_json(data: Any) -> str:

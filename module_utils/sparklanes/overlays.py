@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ansible.module_utils.sparklanes.files import replacing
 from ansible.module_utils.sparklanes.lanes import OVERLAY_ROOT, overlay_path
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -163,22 +162,12 @@ def pack(files: Sequence[OverlayFile], dest: Path) -> bool:
     """
     if dest.is_file():
         return False
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=f".{dest.name}.", dir=dest.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for file in {file.sha256: file for file in files}.values():
-                    member = tarfile.TarInfo(file.sha256)
-                    member.size = Path(file.path).stat().st_size
-                    with Path(file.path).open("rb") as content:
-                        archive.addfile(member, content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(aside).rename(dest)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with replacing(dest) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for file in {file.sha256: file for file in files}.values():
+            member = tarfile.TarInfo(file.sha256)
+            member.size = Path(file.path).stat().st_size
+            with Path(file.path).open("rb") as content:
+                archive.addfile(member, content)
     return True
 
 
@@ -193,7 +182,6 @@ def archive_name(files: Iterable[OverlayFile]) -> str:
 
 def unpack(archive: Path, sha256: str, dest: Path) -> None:
     """Put one member of the archive in its place: written aside, hashed on the way, then renamed. ValueError where it is another file."""
-    dest.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as packed:
         try:
             member: io.BufferedIOBase | Any = packed.extractfile(sha256)
@@ -201,24 +189,15 @@ def unpack(archive: Path, sha256: str, dest: Path) -> None:
             member = None
         if member is None:
             raise ValueError(f"{archive} does not hold {sha256}")
-        handle, aside = tempfile.mkstemp(prefix=f".{dest.name}.", dir=dest.parent)
-        try:
-            made = hashlib.sha256()
-            with os.fdopen(handle, "wb") as stream:
-                while chunk := member.read(CHUNK):
-                    made.update(chunk)
-                    stream.write(chunk)
-                stream.flush()
-                os.fchmod(stream.fileno(), 0o444)
-                os.fsync(stream.fileno())
+        made = hashlib.sha256()
+        with replacing(dest, 0o444) as stream:
+            while chunk := member.read(CHUNK):
+                made.update(chunk)
+                stream.write(chunk)
             if made.hexdigest() != sha256:
                 raise ValueError(
                     f"{dest}: what arrived has sha256 {made.hexdigest()}, expected {sha256}; nothing was kept. Run this again"
                 )
-            Path(aside).rename(dest)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
     dest.parent.chmod(0o755)
 
 

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Our filters: each a line or two over module_utils/sparklanes, where the rules and their tests are.
+"""Our filters: each a few lines over module_utils/sparklanes, where the rules and their tests are.
+
+All in one file, because this is the place that lets plugins find our package, and Ansible loads plugin files in any order.
 
 To add one: write the function below, with its imports, and name it in `FilterModule.filters`.
 """
@@ -9,7 +11,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +29,23 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     # Ansible's setting module_utils serves modules only; plugins find our package by this.
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes import deployments, lane_schema, lanes, overlays, preflight  # noqa: E402
+from ansible.module_utils.sparklanes import (  # noqa: E402
+    controller,
+    deployments,
+    gates,
+    lane_schema,
+    lanes,
+    overlays,
+    preflight,
+    teacher_forcing,
+    teacher_forcing_run,
+    weights,
+)
 from ansible.module_utils.sparklanes.checks import Check, failures, sentence, table, verdict  # noqa: E402
+from ansible.module_utils.sparklanes.teacher_forcing_bank import make_bank  # noqa: E402
 
 HostVars = Mapping[str, Mapping[str, Any]]
+Given = str | Mapping[str, Any]
 Groups = Mapping[str, Sequence[str]]
 
 
@@ -140,6 +158,88 @@ def overlay_plan(
     return [file.to_dict() for file in found]
 
 
+def gate_a(
+    registered: gates.Facts,
+    specs: gates.Facts,
+    staging: gates.Facts,
+    fabrics: gates.Facts,
+    transaction: str,
+    break_lock: bool = False,
+    forget_deaths: bool = False,
+) -> list[dict[str, str]]:
+    return gates.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
+
+
+def transaction_id(folder: str, resume: bool = True) -> str:
+    """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
+    try:
+        return controller.transaction_id(Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume))
+    except OSError as error:
+        raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
+
+
+def one_time_secret(_: Any) -> str:
+    """A new secret at each evaluation: store it at once."""
+    return secrets.token_urlsafe(32)
+
+
+def read_given(data: Given, what: str) -> Mapping[str, Any]:
+    """A bank or record, or the path of a file that holds it on the controller: they are megabytes."""
+    if isinstance(data, str):
+        try:
+            data = teacher_forcing_run.load(str(data))
+        except (OSError, ValueError) as error:
+            raise AnsibleFilterError(f"the {what} {data} can't be read: {error}") from error
+    if not isinstance(data, Mapping):
+        raise AnsibleFilterError(f"the {what} is no object but a {type(data).__name__}")
+    return data
+
+
+def teacher_forcing_judge(
+    bank: Given,
+    record: Given,
+    limits: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
+    host: str = "deployment",
+) -> dict[str, Any]:
+    """The verdict on a record: verdict (pass, fail, invalid), reason, checks, statistics, report (lines for a person)."""
+    try:
+        made = teacher_forcing.judge(
+            read_given(bank, "bank"),
+            read_given(record, "record"),
+            lane_schema.plain(limits),
+            lane_schema.plain(identity),
+            str(host),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise AnsibleFilterError(f"teacher forcing could not be judged: {type(error).__name__}: {error}") from error
+    return {**made.to_dict(), "report": teacher_forcing.report(made).splitlines()}
+
+
+def teacher_forcing_bank(
+    records: Sequence[Given], engine: Mapping[str, Any], limits: Mapping[str, Any] | None = None, path: str | None = None
+) -> dict[str, Any]:
+    """A bank from records of the reference. With `path` it is written there, and what is returned is its noise."""
+    try:
+        made = make_bank(
+            [read_given(record, "record") for record in records], lane_schema.plain(engine), lane_schema.plain(limits)
+        )
+        noise = teacher_forcing.floor_report(made)
+    except (ValueError, KeyError) as error:
+        raise AnsibleFilterError(f"no bank can be made: {error}") from error
+    return {**noise, "path": str(path), "bytes": teacher_forcing_run.dump(str(path), made)} if path else {**made, "noise": noise}
+
+
+def teacher_forcing_source(folder: str) -> dict[str, Any]:
+    """The texts of a corpus: each YAML file of a folder under its name."""
+    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(str(folder)).glob("*.yml"))}
+    if not found:
+        raise AnsibleFilterError(
+            f"there is no text for a corpus in {folder}: expected text.yml, code.yml, cjk.yml, tools.yml, chat.yml"
+        )
+    return found
+
+
 class FilterModule:
     """The table."""
 
@@ -154,4 +254,24 @@ class FilterModule:
             "lane_rank_spec": lane_rank_spec,
             "lane_rank_text": lane_rank_text,
             "overlay_plan": overlay_plan,
+            "sparklanes_borrowed": weights.borrowed,
+            "sparklanes_complete_on": weights.complete_on,
+            "sparklanes_fabric_addresses": weights.fabric_addresses,
+            "sparklanes_gate_a": gate_a,
+            "sparklanes_gate_b": gates.gate_b,
+            "sparklanes_identities": gates.identities,
+            "sparklanes_models": weights.models,
+            "sparklanes_one_time_secret": one_time_secret,
+            "sparklanes_other_lane": gates.other_lane,
+            "sparklanes_ranks_alive": gates.ranks_alive,
+            "sparklanes_reason": gates.reason,
+            "sparklanes_release_id": gates.release_id,
+            "sparklanes_restore": gates.what_to_restore,
+            "sparklanes_serves": gates.serves,
+            "sparklanes_staging": gates.staging_of,
+            "sparklanes_status": gates.status_lines,
+            "sparklanes_transaction_id": transaction_id,
+            "teacher_forcing_bank": teacher_forcing_bank,
+            "teacher_forcing_judge": teacher_forcing_judge,
+            "teacher_forcing_source": teacher_forcing_source,
         }

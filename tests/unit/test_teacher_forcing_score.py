@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import teacher_forcing as filters
+import sparklanes as filters  # filter_plugins/sparklanes.py
 import teacher_forcing_score
 from ansible.module_utils.sparklanes import teacher_forcing_bank as files
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
@@ -44,7 +44,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bank(reference: dict[str, Any]) -> dict[str, Any]:
-    return filters.bank([reference], IDENTITY)
+    return filters.teacher_forcing_bank([reference], IDENTITY)
 
 
 def small(bank: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_build_score_bank_and_judge(reference: dict[str, Any], bank: dict[str, A
     assert reference["runs"][0]["boot_id"] == "1000.00"
     assert reference["runs"][0]["foreign_requests"] == 0
     path = tmp_path / "bank.json.gz"
-    noise = filters.bank([reference], IDENTITY, None, str(path))
+    noise = filters.teacher_forcing_bank([reference], IDENTITY, None, str(path))
     assert noise["mean"] == 0
     assert noise["path"] == str(path)
     with FakeEngine() as same, FakeEngine(weights=1.02) as other:
@@ -67,7 +67,7 @@ def test_build_score_bank_and_judge(reference: dict[str, Any], bank: dict[str, A
             summary = run(arguments(engine, record, corpus=str(path), engine=IDENTITY), None, teacher_forcing_score.Silent())
             assert summary["documents"] == len(bank["corpus"]["documents"])
             assert summary["tokenizer_ok"] is True
-            verdict = filters.judge(str(path), str(record), None, None, "sparks")
+            verdict = filters.teacher_forcing_judge(str(path), str(record), None, None, "sparks")
             assert verdict["verdict"] == expected, verdict["reason"]
             json.dumps(verdict)
     assert verdict["statistics"]["worst_tokens"][0]["text"]
@@ -226,15 +226,14 @@ def test_module_starts_a_job(
 def test_filters_explain_what_they_cannot_do(bank: dict[str, Any], reference: dict[str, Any], tmp_path: Path) -> None:
     error = filters.AnsibleFilterError
     with pytest.raises(error, match=r"bank .* can't be read"):
-        filters.judge(str(tmp_path / "none"), reference)
+        filters.teacher_forcing_judge(str(tmp_path / "none"), reference)
     with pytest.raises(error, match="no limit 'x'"):
-        filters.judge(bank, reference, {"x": 1})
+        filters.teacher_forcing_judge(bank, reference, {"x": 1})
     with pytest.raises(error, match="no bank can be made"):
-        filters.bank([{**reference, "corpus": None}], IDENTITY)
+        filters.teacher_forcing_bank([{**reference, "corpus": None}], IDENTITY)
     with pytest.raises(error, match=r"text\.yml"):
-        filters.source(str(tmp_path))
-    assert filters.judge(bank, {})["verdict"] == "invalid"
-    assert set(filters.FilterModule().filters()) == {"teacher_forcing_bank", "teacher_forcing_judge", "teacher_forcing_source"}
+        filters.teacher_forcing_source(str(tmp_path))
+    assert filters.teacher_forcing_judge(bank, {})["verdict"] == "invalid"
 
 
 def test_the_bank_says_what_it_is(bank: dict[str, Any]) -> None:

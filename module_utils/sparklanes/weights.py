@@ -1,11 +1,10 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of role model_weights."""
+"""What role model_weights reads from a lane and from what its hosts registered."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256")
@@ -31,21 +30,3 @@ def fabric_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[
     """Fabric addresses of the ranks that have one."""
     found = [(hostvars[rank].get("roce_fabric") or {}).get("host_ip") for rank in ranks]
     return [str(address) for address in found if address]
-
-
-def one_time_secret(_: Any) -> str:
-    """A new secret at each evaluation: store it at once."""
-    return secrets.token_urlsafe(32)
-
-
-class FilterModule:
-    """The filters by name."""
-
-    def filters(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "sparklanes_models": models,
-            "sparklanes_borrowed": borrowed,
-            "sparklanes_complete_on": complete_on,
-            "sparklanes_fabric_addresses": fabric_addresses,
-            "sparklanes_one_time_secret": one_time_secret,
-        }

@@ -1,24 +1,16 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of the gates and of releases: a table of names over module_utils/sparklanes."""
+"""What a launch makes of the results that its hosts registered: checks of the gates, what serves, why it failed, what to restore.
+
+A host that did not answer counts as one of which nothing is known.
+"""
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ansible.module_utils
-from ansible.errors import AnsibleFilterError
-
-_OURS = str(Path(__file__).resolve().parents[1] / "module_utils")
-if _OURS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_OURS)
-
-from ansible.module_utils.sparklanes import controller, fabric_cluster, readiness, releases, restore, status  # noqa: E402
+from ansible.module_utils.sparklanes import fabric_cluster, readiness, releases, restore, status
 
 Facts = Mapping[str, Any]
 
@@ -36,6 +28,7 @@ def gate_a(
     staging: Facts,
     fabrics: Facts,
     transaction: str,
+    now: float,
     break_lock: bool = False,
     forget_deaths: bool = False,
 ) -> list[dict[str, str]]:
@@ -49,7 +42,7 @@ def gate_a(
         specs,
         staging,
         transaction,
-        time.time(),
+        now,
         addresses if len(hosts) > 1 else {},
         bool(break_lock),
         bool(forget_deaths),
@@ -130,31 +123,3 @@ def what_to_restore(registered: Facts, why: Facts, failed_release: str, forget_d
 def release_id(specs: Facts, identity: Facts) -> str:
     """The id of the release that these rank specs (host → spec) and this identity make."""
     return releases.release_id([specs[host] for host in specs], identity)
-
-
-def transaction_id(folder: str, resume: bool = True) -> str:
-    """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
-    try:
-        return controller.transaction_id(Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume))
-    except OSError as error:
-        raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
-
-
-class FilterModule:
-    """The filters by name."""
-
-    def filters(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "sparklanes_gate_a": gate_a,
-            "sparklanes_gate_b": gate_b,
-            "sparklanes_identities": identities,
-            "sparklanes_ranks_alive": ranks_alive,
-            "sparklanes_other_lane": other_lane,
-            "sparklanes_reason": reason,
-            "sparklanes_serves": serves,
-            "sparklanes_status": status_lines,
-            "sparklanes_restore": what_to_restore,
-            "sparklanes_staging": staging_of,
-            "sparklanes_release_id": release_id,
-            "sparklanes_transaction_id": transaction_id,
-        }

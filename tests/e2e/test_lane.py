@@ -1,0 +1,182 @@
+"""One lane from staged nodes to serving and through its misfortunes, with the real engine in two ranks.
+
+The tests build on each other, in the order in which they stand: each boot takes the better part of a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import NODES, Fleet
+
+
+def ask(fleet: Fleet, path: str, body: dict[str, Any] | None = None, timeout: float = 60) -> tuple[int, str]:
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"{fleet.api}{path}", data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("more", "limit", "words"),
+    [
+        (["-e", "lane=sandbox_tinny"], "sparks", "Did you mean sandbox_tiny"),
+        (["-e", "lane_max_modle_len=256"], "sparks", "lane_max_model_len"),
+        (["-e", "lane_max_model_len=many"], "sparks", "lane_max_model_len"),
+        ([], "spark-2", "spark-1"),
+    ],
+    ids=["unknown lane", "misspelled variable", "wrong type", "part of a deployment"],
+)
+def test_bad_input_is_refused_before_anything_is_touched(fleet: Fleet, more: list[str], limit: str, words: str) -> None:
+    fleet.play("playbooks/launch.yml", *more, limit=limit).failed(words)
+    assert not any(fleet.ranks().values())
+    assert fleet.transaction() == {}
+
+
+def test_an_image_with_another_digest_is_refused(fleet: Fleet) -> None:
+    other = ["-e", "sandbox_image_digest=sha256:" + "0" * 64]
+    fleet.play("site.yml", *other).failed("0" * 12)
+    fleet.play("playbooks/launch.yml", *other).failed("IMAGE.DIGEST", "not on this Spark")
+
+
+def test_a_foreign_container_on_the_port_is_named_and_left_alone(fleet: Fleet) -> None:
+    values = fleet.values()
+    image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
+    fleet.on("spark-1", f"docker run -d --name squatter --network host --entrypoint python3 {image} -m http.server 8000")
+    try:
+        fleet.play("playbooks/launch.yml").failed("PORT.FREE", "container squatter")
+        assert fleet.on("spark-1", "docker ps --quiet --filter name=squatter")
+        assert fleet.transaction() == {}
+    finally:
+        fleet.on("spark-1", "docker stop -t 1 squatter && docker rm squatter")
+
+
+def test_a_silent_node_is_a_row_and_nothing_is_stopped(fleet: Fleet, tmp_path: Path) -> None:
+    away = tmp_path / "away.yml"
+    lost = fleet.values()["sandbox_api_host"].rpartition(".")[0] + ".254"
+    away.write_text(f"all: {{hosts: {{spark-2: {{ansible_host: {lost}}}}}}}\n")
+    fleet.play("playbooks/launch.yml", "-i", str(away)).failed("NODE.REACHABLE", "spark-2")
+    assert not any(fleet.ranks().values())
+
+
+def test_a_changed_shard_is_found_before_the_launch_and_mended_by_site(fleet: Fleet) -> None:
+    shard = fleet.on("spark-2", "ls /var/lib/sparklanes/models/tiny/*.safetensors | head -1")
+    fleet.on("spark-2", f"printf X | dd of={shard} bs=1 seek=5000 conv=notrunc status=none")
+    fleet.play("playbooks/launch.yml").failed("WEIGHTS.STAGED", "spark-2")
+    fleet.play("site.yml").ok()
+    assert fleet.play("site.yml").ok().changed == 0
+
+
+def test_without_a_bank_the_lane_serves_and_is_not_last_good(fleet: Fleet) -> None:
+    out = fleet.play("playbooks/launch.yml").ok().out
+    assert "serving-unbanked" in out
+    state = fleet.state()
+    assert (state["status"], state["lane"], state["last_good"]) == ("serving-unbanked", "sandbox_tiny", "")
+    assert state == fleet.state("spark-2")
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+    code, reply = ask(fleet, "/v1/chat/completions", body)
+    assert code == 200
+    assert json.loads(reply)["choices"][0]["message"]["content"]
+    receipt = json.loads((fleet.receipts()[-1] / "receipt.json").read_text())
+    assert receipt["gates"]["A"]["verdict"] != "fail"
+    assert receipt["gates"]["B"]["verdict"] != "fail"
+    assert receipt["release"] == state["current"]
+
+
+def test_rendered_files_are_private(fleet: Fleet) -> None:
+    release = fleet.state()["current"]
+    assert fleet.on("spark-1", f"stat -c %a /var/lib/sparklanes/releases/{release}/rank.json") == "600"
+
+
+def test_a_bank_waits_for_a_person(fleet: Fleet) -> None:
+    out = fleet.play("playbooks/bank.yml").ok().out
+    assert "sameness, not truth" in out
+    assert not list(Path(fleet.values()["gates_bank_directories"][0]).glob("*.json.gz"))
+    fleet.play("playbooks/bank.yml", "-e", "bank_accept=true").ok()
+    assert list(Path(fleet.values()["gates_bank_directories"][0]).glob("sandbox_tiny.json.gz"))
+
+
+def test_a_second_launch_restarts_nothing_and_makes_it_last_good(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    fleet.play("playbooks/launch.yml").ok()
+    assert fleet.ranks() == before
+    state = fleet.state()
+    assert (state["status"], state["last_good"]) == ("serving", state["current"])
+
+
+def test_site_changes_nothing_under_a_serving_lane(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    assert fleet.play("site.yml").ok().changed == 0
+    assert fleet.ranks() == before
+
+
+def test_part_of_a_serving_deployment_is_neither_launched_nor_stopped(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    for verb in ("launch", "stop"):
+        fleet.play(f"playbooks/{verb}.yml", limit="spark-1").failed("spark-2")
+    assert fleet.ranks() == before
+
+
+def test_a_lane_that_does_not_boot_gives_way_to_the_last_good_one(fleet: Fleet) -> None:
+    good = fleet.state()["current"]
+    bad = json.dumps({"lane_engine_args_override": {"--no-such-flag": True}})
+    fleet.play("playbooks/launch.yml", "-e", bad).failed("--no-such-flag", f"Release {good}", "serves again")
+    state = fleet.state()
+    assert (state["status"], state["current"], state["last_good"]) == ("restored", good, good)
+    assert "--no-such-flag" in state["reason"]
+    assert fleet.transaction() == {}
+    logs = {path.name for path in fleet.receipts()[-1].glob("*.log")}
+    assert any(name.startswith("spark-1-") for name in logs)
+    assert any(name.startswith("spark-2-") for name in logs)
+    assert ask(fleet, "/health")[0] == 200
+
+
+def test_status_sees_the_dead_rank_behind_a_healthy_api_and_a_launch_heals_it(fleet: Fleet) -> None:
+    fleet.on("spark-2", "docker kill sparklanes-sparks-rank1")
+    assert ask(fleet, "/health")[0] == 200, "this is why /health is not trusted"
+    out = fleet.play("playbooks/status.yml").ok().out
+    assert "BROKEN" in out
+    assert "spark-2" in out.split("BROKEN")[1].splitlines()[0]
+    fleet.play("playbooks/launch.yml").ok()
+    assert all(fleet.ranks().values())
+    assert fleet.state()["status"] == "serving"
+
+
+def test_ctrl_c_in_a_boot_is_survived_by_launching_again(fleet: Fleet) -> None:
+    run = fleet.start("playbooks/launch.yml", "-e", "launch_restart=true")
+    assert run.stdout
+    for line in run.stdout:
+        if "starting" in line or "waiting for the other ranks" in line:
+            break
+    time.sleep(2)
+    os.killpg(run.pid, signal.SIGINT)
+    run.stdout.read()
+    run.wait(timeout=60)
+    left = fleet.transaction()
+    assert left["phase"] == "start", "the journal says how far it came"
+    assert "open" in fleet.play("playbooks/status.yml").ok().out
+    fleet.play("playbooks/launch.yml").ok()
+    assert fleet.transaction() == {}
+    assert fleet.state()["status"] == "serving"
+    assert all(fleet.ranks().values())
+
+
+def test_stopping_saves_the_logs_and_leaves_nothing(fleet: Fleet) -> None:
+    fleet.play("playbooks/stop.yml").ok()
+    for node in NODES:
+        assert fleet.on(node, "docker ps --all --quiet --filter label=sparklanes.deployment") == ""
+        assert fleet.on(node, "ls -t /var/log/sparklanes/sparks/*/rank*.log | head -1")
+    assert fleet.state()["status"] == "stopped"
+    assert fleet.state()["last_good"], "what was good once is known after a stop"
+    assert fleet.play("playbooks/stop.yml").ok().changed == 0

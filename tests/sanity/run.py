@@ -58,10 +58,29 @@ def pip_without_a_download(data: Path) -> None:
         (folder / f"get_pip_{version}.py").write_text("import ensurepip\nensurepip.bootstrap(upgrade=True)\n", encoding="utf-8")
 
 
+def keep_pip_settings(home: Path) -> None:
+    """ansible-test hides the environment from pip, and HOME is another one: hand on how the user reaches a package index.
+
+    pip reads both files, and what stands in the second counts more, as the environment does.
+    """
+    for given in (".config/pip/pip.conf", ".pip/pip.conf"):
+        if (file := Path.home() / given).is_file():
+            (home / ".pip").mkdir()
+            shutil.copyfile(file, home / ".pip" / "pip.conf")
+            break
+    told = {name[4:].lower().replace("_", "-"): value for name, value in os.environ.items() if name.startswith("PIP_")}
+    told.pop("config-file", None)
+    folder = home / ".config" / "pip"
+    folder.mkdir(parents=True)
+    lines = "".join(f"{name} = {value}\n" for name, value in sorted(told.items()))
+    (folder / "pip.conf").write_text(f"[global]\n{lines}", encoding="utf-8")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sparklanes-sanity-") as folder:
         home = generate(Path(folder))
         environ = {**os.environ, "HOME": folder, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        keep_pip_settings(Path(folder))
         pip_without_a_download(Path(folder) / ".ansible" / "test")
         subprocess.run(["git", "init", "-q", "."], cwd=home, check=True, env=environ)
         command = ["ansible-test", "sanity", "--venv", "--python", "{}.{}".format(*sys.version_info)]

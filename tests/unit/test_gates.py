@@ -1,0 +1,94 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What a launch makes of registered results: who did not answer is never taken for well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes import gates
+from test_readiness import HOSTS, SPECS, STAGED, facts
+
+FABRICS = {
+    host: {
+        "transport": "socket",
+        "host_ip": f"10.1.0.{number}",
+        "ifname": "fab0",
+        "rails": [{"netdev": "fab0", "ipv4": f"10.1.0.{number}", "network": "10.1.0.0/24", "mtu": 9000}],
+    }
+    for number, host in enumerate(HOSTS, 1)
+}
+SILENT = [None, {}, {"unreachable": True}, {"skipped": True}]
+
+
+def looked(**more: Any) -> dict[str, Any]:
+    return {"readiness": facts(**more)}
+
+
+def failed(checks: list[dict[str, str]]) -> set[str]:
+    return {f"{check['host']} {check['id']}" for check in checks if check["status"] == "fail"}
+
+
+def gate_a(registered: dict[str, Any], **fabrics: Any) -> set[str]:
+    return failed(gates.gate_a(registered, SPECS, STAGED, {**FABRICS, **fabrics}, "mine", 1000.0))
+
+
+def test_a_ready_deployment_passes_gate_a() -> None:
+    assert gate_a({host: looked() for host in HOSTS}) == set()
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_silent_host_fails_both_gates(silent: Any) -> None:
+    registered = {"s1": looked(), "s2": silent}
+    assert {name.split()[0] for name in gate_a(registered)} == {"s2"}
+    assert {name.split()[0] for name in failed(gates.gate_b(registered, SPECS, 10))} == {"s2"}
+    assert {name.split()[0] for name in failed(gates.ranks_alive(registered, ["s2"], "a" * 12))} == {"s2"}
+    assert gates.serves(registered, "a" * 12) is False
+
+
+def test_gate_a_compares_the_fabrics_of_several_hosts() -> None:
+    both = {host: looked() for host in HOSTS}
+    assert gate_a(both, s2={}) == {"s2 FABRIC.FACTS"}
+    assert "s2 FABRIC.ADDRESS" in gate_a(both, s2=FABRICS["s1"])
+    alone = gates.gate_a({"s1": looked()}, {"s1": {**SPECS["s1"], "world_size": 1}}, STAGED, {}, "mine", 1000.0)
+    assert failed(alone) == set(), "one node needs no fabric"
+
+
+def test_what_staging_registered_is_told_by_check() -> None:
+    made = gates.staging_of({"model_weights_result": {"changed": False}, "kernel_overlays_result": {"unreachable": True}})
+    assert made == {"WEIGHTS.STAGED": {"changed": False}, "OVERLAYS.STAGED": None}
+
+
+def test_the_identity_of_a_rank_is_image_overlays_and_weights() -> None:
+    specs = {
+        "s1": {
+            "rank": 0,
+            "image": "r/engine@sha256:abc",
+            "mounts": [{"source": "/v/overlays/b"}, {"source": "/v/models/m"}, {"source": "/v/overlays/a"}],
+        }
+    }
+    models = {"models": [{"name": "model", "revision": "c0ffee", "manifest_sha256": "d1"}]}
+    made = gates.identities(specs, {"s1": {"model_weights_result": models}})
+    assert made == [
+        {
+            "rank": 0,
+            "node": "s1",
+            "image": "sha256:abc",
+            "overlays": ["/v/overlays/a", "/v/overlays/b"],
+            "weights": [["model", "c0ffee", "d1"]],
+        }
+    ]
+    assert gates.identities(specs, {"s1": {}})[0]["weights"] == [], "nothing is known, nothing is claimed"
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_no_other_lane_is_seen_on_a_silent_host(silent: Any) -> None:
+    assert gates.other_lane(silent, "tiny") == ""
+
+
+def test_ids_of_releases_follow_the_specs_in_order() -> None:
+    one = gates.release_id({"s1": {"rank": 0}, "s2": {"rank": 1}}, {"lane": "x"})
+    assert one == gates.release_id({"s1": {"rank": 0}, "s2": {"rank": 1}}, {"lane": "x"})
+    assert one != gates.release_id({"s1": {"rank": 0}, "s2": {"rank": 1}}, {"lane": "y"})
+    assert one != gates.release_id({"s1": {"rank": 0}, "s2": {"rank": 2}}, {"lane": "x"})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-import teacher_forcing as filters
+import sparklanes as filters  # filter_plugins/sparklanes.py
 from ansible.module_utils.sparklanes import teacher_forcing_bank as files
 from ansible.module_utils.sparklanes import teacher_forcing_corpus as corpus
 from conftest import ROOT
@@ -37,7 +37,7 @@ class Words:
 
 @pytest.fixture(scope="module")
 def source() -> dict[str, Any]:
-    return filters.source(str(ROOT / "banks" / "corpus"))
+    return filters.teacher_forcing_source(str(ROOT / "banks" / "corpus"))
 
 
 def build(source: Mapping[str, Any], *args: Any, **plan: Any) -> dict[str, Any]:

@@ -21,8 +21,6 @@ from sandbox.layout import Clone, write_atomically
 from sandbox.leftovers import roots_in
 from sandbox.shell import SandboxError, attempt, capture
 
-NODE_IMAGE_CHANGES = ('CMD ["/sbin/init"]', "STOPSIGNAL SIGRTMIN+3")
-
 
 class Containers(ABC):
     """What the sandbox needs of an engine."""
@@ -72,8 +70,7 @@ class Containers(ABC):
         return self.attempt("image", "inspect", self.image(key))[0] == 0
 
     def import_image(self, tar: Path, key: str) -> None:
-        changes = [word for change in NODE_IMAGE_CHANGES for word in ("--change", change)]
-        self.do("import", *changes, str(tar), self.image(key), timeout=900)
+        self.do("import", "--change", 'CMD ["/sbin/init"]', str(tar), self.image(key), timeout=900)
 
     def create_node(self, node: str, key: str, mgmt: str, fabric: str, extra: Sequence[str]) -> None:
         self.do(
@@ -82,6 +79,7 @@ class Containers(ABC):
             f"--hostname={node}",
             f"--label=sparklanes.clone={self.clone.tag}",
             "--privileged",
+            "--stop-signal=SIGRTMIN+3",  # systemd's word for: shut down
             "--shm-size=2g",  # ranks run with --ipc host: they get the node's /dev/shm, Docker's own size is ignored
             "--restart=always",  # a reboot of the node comes back
             *self.node_arguments(mgmt, fabric),
@@ -119,7 +117,7 @@ class Containers(ABC):
             self.attempt("network", "rm", self.network(which))
 
     def remove_images(self) -> None:
-        _, out, _ = self.attempt("images", "-q", f"--filter=reference=*{self.clone.name}-node*")
+        _, out, _ = self.attempt("images", "-q", f"--filter=reference={self.image('*')}")
         for ident in set(out.split()):
             self.attempt("rmi", "-f", ident)
 

@@ -24,11 +24,14 @@ def newest_receipt(folder: Path) -> Path | None:
 
 
 def gate_lines(gates: dict[str, Any]) -> list[str]:
-    lines = [f"{'gate':<12} {'verdict':<8} checks"]
+    lines = [f"{'gate':<16} {'verdict':<8} checks"]
     for name, gate in gates.items():
         statuses = [check["status"] for check in gate["checks"]]
         counted = ", ".join(f"{statuses.count(s)} {s}" for s in ("pass", "warn", "skip", "fail") if s in statuses)
-        lines.append(f"{name:<12} {gate['verdict']:<8} {counted}")
+        lines.append(f"{name:<16} {gate['verdict']:<8} {counted}")
+        for check in gate["checks"]:
+            if check["status"] in ("warn", "fail"):
+                lines.append(f"{'':<16} {check['status']:<8} {check['id']} {check['host']}: {check['found']}")
     return lines
 
 

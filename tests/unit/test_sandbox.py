@@ -432,13 +432,15 @@ def test_a_sandbox_that_is_down_says_so(tmp_path: Path) -> None:
 
 
 def test_the_summary_counts_what_each_gate_checked() -> None:
+    bad = {"id": "API.SLOW", "host": "spark-1", "found": "9 s"}
     gates = {
-        "A": {"verdict": "warn", "checks": [{"status": "pass"}, {"status": "pass"}, {"status": "warn"}]},
-        "B": {"verdict": "fail", "checks": [{"status": "fail"}]},
+        "A": {"verdict": "warn", "checks": [{"status": "pass"}, {"status": "pass"}, {"status": "warn", **bad}]},
+        "B": {"verdict": "fail", "checks": [{"status": "fail", **bad}]},
     }
     lines = summary.gate_lines(gates)
     assert lines[1].split() == ["A", "warn", "2", "pass,", "1", "warn"]
-    assert lines[2].split() == ["B", "fail", "1", "fail"]
+    assert lines[2].split() == ["warn", "API.SLOW", "spark-1:", "9", "s"]
+    assert lines[3].split() == ["B", "fail", "1", "fail"]
 
 
 def test_the_newest_receipt_counts(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_kernel_settings_stay_in_the_node(host: Any) -> None:
     machine = Path("/proc/sys/vm/dirty_ratio")
     before = machine.read_text().strip()
     try:
-        host.check_output("sysctl -q -w vm.dirty_ratio=%d", int(before) + 1)
+        host.check_output("sysctl -q -w vm.dirty_ratio=%s", str(int(before) + 1))
         assert host.sysctl("vm.dirty_ratio") == int(before) + 1
         assert machine.read_text().strip() == before
     finally:

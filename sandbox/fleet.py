@@ -375,9 +375,14 @@ def remove(clone: Clone, state: State | None) -> None:
         services.stop(state)
         engine = containers(state.engine, clone, host, workarounds)
         same_boot = state.boot_id == boot_id()
-        if same_boot or state.engine == "docker":
-            engine.open()
-        broken = state.engine == "podman" and (not same_boot or engine.is_broken())
+        broken = state.engine == "podman" and not same_boot
+        if not broken:
+            try:
+                engine.open()
+            except SandboxError as error:
+                warn(f"{error}; what is left is removed without {state.engine}")
+                broken = True
+        broken = broken or engine.is_broken()
         if not broken:
             engine.remove_nodes()
             engine.remove_networks()

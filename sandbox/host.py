@@ -180,6 +180,7 @@ PODMAN_PACKAGES = [
     ("crun", "crun"),
     ("/usr/lib/podman/netavark", "netavark"),
     ("newuidmap", "uidmap"),
+    ("iptables", "iptables"),  # netavark looks for it even where a network needs no rule
 ]
 ENGINE_IMAGE_DISTRIBUTIONS = {"debian": ("bookworm", "trixie"), "ubuntu": ("noble",)}
 

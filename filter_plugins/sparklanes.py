@@ -264,6 +264,7 @@ class FilterModule:
             "sparklanes_one_time_secret": one_time_secret,
             "sparklanes_other_lane": gates.other_lane,
             "sparklanes_ranks_alive": gates.ranks_alive,
+            "sparklanes_reach": gates.reach,
             "sparklanes_reason": gates.reason,
             "sparklanes_release_id": gates.release_id,
             "sparklanes_restore": gates.what_to_restore,

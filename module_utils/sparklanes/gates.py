@@ -47,7 +47,19 @@ def gate_a(
         bool(break_lock),
         bool(forget_deaths),
     )
-    if len(hosts) > 1:
+    return [check.to_dict() for check in made]
+
+
+def reach(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
+    """The first look of a launch: every rank answers, and their fabrics belong together.
+
+    registered: host → result of roce_facts, in rank order. Fabrics of some of the ranks are not compared.
+    """
+    hosts = list(registered)
+    # A rank without need of a fabric was not asked; readiness_info will tell whether it is there.
+    there = {host: None if (registered.get(host) or {}).get("unreachable") else {} for host in hosts}
+    made = readiness.reachable(hosts, there)
+    if all(facts is not None for facts in there.values()):
         made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})
     return [check.to_dict() for check in made]
 

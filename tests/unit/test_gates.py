@@ -47,12 +47,18 @@ def test_a_silent_host_fails_both_gates(silent: Any) -> None:
     assert gates.serves(registered, "a" * 12) is False
 
 
-def test_gate_a_compares_the_fabrics_of_several_hosts() -> None:
-    both = {host: looked() for host in HOSTS}
-    assert gate_a(both, s2={}) == {"s2 FABRIC.FACTS"}
-    assert "s2 FABRIC.ADDRESS" in gate_a(both, s2=FABRICS["s1"])
-    alone = gates.gate_a({"s1": looked()}, {"s1": {**SPECS["s1"], "world_size": 1}}, STAGED, {}, "mine", 1000.0)
-    assert failed(alone) == set(), "one node needs no fabric"
+def test_the_first_look_compares_the_fabrics_of_all_ranks() -> None:
+    both: dict[str, Any] = {host: {"fabric": {}} for host in HOSTS}
+    assert failed(gates.reach(both, FABRICS)) == set()
+    assert failed(gates.reach(both, {**FABRICS, "s2": {}})) == {"s2 FABRIC.FACTS"}
+    assert "s2 FABRIC.ADDRESS" in failed(gates.reach(both, {**FABRICS, "s2": FABRICS["s1"]}))
+    assert failed(gates.reach({"s1": {"skipped": True}}, {})) == set(), "one node needs no fabric"
+
+
+def test_the_first_look_names_the_silent_and_compares_no_parts() -> None:
+    made = gates.reach({"s1": {"fabric": {}}, "s2": {"unreachable": True}}, FABRICS)
+    assert failed(made) == {"s2 NODE.REACHABLE"}
+    assert not any(check["id"].startswith("FABRIC") for check in made)
 
 
 def test_what_staging_registered_is_told_by_check() -> None:

@@ -17,16 +17,26 @@ supported_python() {
 
 # .venv with the project and what its tests need; at once when it is there for this very pyproject.toml.
 make_venv() {
+    local log=.sandbox/log/venv.log
+    mkdir -p .sandbox/log
+    if ! fill_venv > "$log" 2>&1; then
+        echo "error: the virtual environment could not be made; the end of $log:" >&2
+        tail -n 15 "$log" >&2
+        return 1
+    fi
+}
+
+fill_venv() {
     local wanted mark=.venv/made-for python
     wanted=$(sha256sum pyproject.toml | cut -c1-16)
     if [ -x .venv/bin/ansible-playbook ] && [ "$(cat "$mark" 2> /dev/null)" = "$wanted" ]; then
         return
     fi
     if [ ! -x .venv/bin/python ]; then
-        python=$(supported_python)
-        "$python" -m venv .venv
+        python=$(supported_python) || return 1
+        "$python" -m venv .venv || return 1
     fi
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --editable '.[test]' || return 1
     echo "$wanted" > "$mark.part"
     mv "$mark.part" "$mark"
 }

@@ -107,6 +107,8 @@ def fleet() -> Iterator[Fleet]:
     os.environ.setdefault("ANSIBLE_CONFIG", str(ROOT / "ansible.cfg"))
     made = Fleet()
     made.play("playbooks/stop.yml").ok()
+    for node in NODES:  # what earlier runs on kept nodes left
+        made.on(node, "rm -rf /var/lib/sparklanes/deployments/sparks")
     for bank in Path(made.values()["gates_bank_directories"][0]).glob("*.json.gz"):
         bank.unlink()
     made.play("site.yml").ok()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What staging costs, as JSON lines: one measurement each, with what it is compared to.
+"""What staging costs, and how that compares to a plain read.
 
-    python3 benchmarks/staging/bench.py [--folder DIR] [--repeat 3]
+    script/bench staging [--folder DIR] [--repeat 3]
 
 `quick`  a look at a checkpoint of 282 shards and 177,569 tensors. The shards are sparse files with real headers, so
          the disk's share is missing; CPU seconds and the page cache are real.
-`hash`   256 MiB read and hashed. `left_mib` is what remains of the file in the page cache (mincore), beside what a
+`hash`   256 MiB read and hashed. `left` is what remains of the file in the page cache (mincore), beside what a
          plain read leaves.
 `scale`  two files hashed at once by threads, as staging does, and by processes, beside one file alone.
 """
@@ -34,12 +34,17 @@ from typing import Any
 
 import ansible.module_utils
 
-ansible.module_utils.__path__.append(str(Path(__file__).resolve().parents[2] / "module_utils"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes import staging  # noqa: E402
 from ansible.module_utils.sparklanes.fetching import Pace, digest  # noqa: E402
 
+from benchmarks.figures import Figure, emit  # noqa: E402
+
 SHARDS, TENSORS, MIB = 282, 177_569, 1 << 20
+AIM_QUICK_CPU_SECONDS, AIM_LEFT_MIB = 3, 16
 libc = ctypes.CDLL("libc.so.6", use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -86,8 +91,8 @@ def timed(work: Callable[[], Any], repeat: int, before: Callable[[], Any] = lamb
     return {"wall_s": round(statistics.median(walls), 3), "cpu_s": round(statistics.median(cpus), 3)}
 
 
-def say(name: str, **numbers: Any) -> None:
-    print(json.dumps({"benchmark": f"staging.{name}", "load": round(os.getloadavg()[0], 2), **numbers}), flush=True)
+def say(name: str, value: float, unit: str, aim: float | None = None) -> bool:
+    return emit(Figure(f"staging.{name}", value, unit, aim, f"load {os.getloadavg()[0]:.1f}"))
 
 
 def sparse_checkpoint(folder: Path) -> None:
@@ -117,7 +122,7 @@ def sparse_checkpoint(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
-def quick(root: Path, repeat: int) -> None:
+def quick(root: Path, repeat: int) -> bool:
     folder = root / "checkpoint"
     folder.mkdir()
     sparse_checkpoint(folder)
@@ -134,8 +139,10 @@ def quick(root: Path, repeat: int) -> None:
         raise SystemExit(f"the checkpoint made here is not accepted: {found.checks}")
     numbers = timed(lambda: staging.standing(model, "here", store), repeat, lambda: forget(shards))
     left = sum(resident(path) for path in shards)
-    say("quick", shards=SHARDS, tensors=TENSORS, **numbers, aim_cpu_s=3, left_mib=round(left, 2))
     shutil.rmtree(folder)
+    say("quick.wall", numbers["wall_s"], "s")
+    good = say("quick.cpu", numbers["cpu_s"], "s", AIM_QUICK_CPU_SECONDS)
+    return good & say("quick.left", round(left, 2), "MiB", AIM_LEFT_MIB)
 
 
 def plain_read(path: Path) -> None:
@@ -157,7 +164,7 @@ def both(start: Callable[..., Any], files: list[Path]) -> None:
         worker.join()
 
 
-def hashing(root: Path, repeat: int) -> None:
+def hashing(root: Path, repeat: int) -> bool:
     files = [root / "a.bin", root / "b.bin"]
     for path in files:
         with path.open("wb") as stream:
@@ -175,17 +182,17 @@ def hashing(root: Path, repeat: int) -> None:
     plain_left = resident(files[0])
     ours = timed(lambda: staged_read(files[0]), repeat, clean)
     left = resident(files[0])
-    say(
-        "hash", mib=size // MIB, **ours, gb_s=rate(ours["wall_s"]), left_mib=round(left, 2), aim_left_mib=16,
-        plain_gb_s=rate(plain["wall_s"]), plain_left_mib=round(plain_left, 2),
-        wall_ratio=round(ours["wall_s"] / plain["wall_s"], 2), cpu_ratio=round(ours["cpu_s"] / plain["cpu_s"], 2),
-    )  # fmt: skip
+    say("hash.rate", rate(ours["wall_s"]), "GB/s")
+    say("hash.plain_rate", rate(plain["wall_s"]), "GB/s")
+    say("hash.wall_ratio", round(ours["wall_s"] / plain["wall_s"], 2), "of a plain read")
+    say("hash.cpu_ratio", round(ours["cpu_s"] / plain["cpu_s"], 2), "of a plain read")
+    say("hash.plain_left", round(plain_left, 2), "MiB")
+    good = say("hash.left", round(left, 2), "MiB", AIM_LEFT_MIB)
     threads = timed(lambda: both(threading.Thread, files), repeat, clean)
     processes = timed(lambda: both(multiprocessing.get_context("fork").Process, files), repeat, clean)
-    say(
-        "scale", cores=os.cpu_count(), one_gb_s=rate(ours["wall_s"]), two_threads_gb_s=rate(threads["wall_s"], 2),
-        two_processes_gb_s=rate(processes["wall_s"], 2),
-    )  # fmt: skip
+    say("scale.two_threads", rate(threads["wall_s"], 2), "GB/s")
+    say("scale.two_processes", rate(processes["wall_s"], 2), "GB/s")
+    return good
 
 
 def main() -> int:
@@ -194,9 +201,9 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="sparklanes-bench-") as name:
-        quick(Path(name), options.repeat)
-        hashing(Path(name), options.repeat)
-    return 0
+        good = quick(Path(name), options.repeat)
+        good &= hashing(Path(name), options.repeat)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -100,13 +100,12 @@ def up(clone: Clone, count: int, light: bool) -> None:
         say(f"  this machine needs: {', '.join(workarounds.names())}")
 
     engine = containers(engine_name, clone, host, workarounds)
-    mgmt, fabric = free_subnets(networks_in_use())
-    state = State(boot_id=boot_id(), engine=engine_name, light=light, networks={"mgmt": mgmt, "fabric": fabric})
-    state.keys = wanted
+    state = State(boot_id=boot_id(), engine=engine_name, light=light, keys=wanted)
     state.write(clone.state_file)
     for folder in (clone.cache, clone.log, clone.tmp, clone.nodes):
         folder.mkdir(parents=True, exist_ok=True)
     engine.open()
+    make_networks(clone, engine, state)
     build(clone, engine, state, names, light)
     write_atomically(clone.inventory, inventories.text(clone, state))
     hand_to_user(clone)
@@ -114,6 +113,17 @@ def up(clone: Clone, count: int, light: bool) -> None:
     state.write(clone.state_file)
     shutil.rmtree(clone.tmp, ignore_errors=True)
     say(f"Up after {time.monotonic() - began:.0f} s. Inventory: inventory/sandbox; a shell: script/sandbox ssh spark-1")
+
+
+def make_networks(clone: Clone, engine: Containers, state: State) -> None:
+    """First of all: from now on the addresses are taken. The lock is the machine's, for two clones may come up at once."""
+    with Path("/run/sparklanes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        mgmt, fabric = free_subnets(networks_in_use())
+        state.networks = {"mgmt": mgmt, "fabric": fabric}
+        state.write(clone.state_file)
+        for which, subnet in state.networks.items():
+            engine.create_network(which, subnet)
 
 
 @contextmanager
@@ -257,8 +267,6 @@ def make_model(clone: Clone) -> None:
 
 
 def start_nodes(clone: Clone, engine: Containers, state: State, names: list[str], image: str) -> None:
-    for which, subnet in state.networks.items():
-        engine.create_network(which, subnet)
     for number, name in enumerate(names, 1):
         state.nodes[name] = {which: address(subnet, 10 + number) for which, subnet in state.networks.items()}
     state.write(clone.state_file)

@@ -180,7 +180,9 @@ def demo(bench: Bench, cached: bool) -> Iterator[Figure]:
     found = reading.recaps(output)
     launch = reading.changed(found, "playbooks/launch.yml")
     yield Figure("converge.demo.again_site_changed", reading.changed(found, "site.yml"), "tasks", 0)
-    yield Figure("converge.demo.again_launch_changed", launch, "tasks", None, "a launch writes its receipt anew")
+    yield Figure(
+        "converge.demo.again_launch_changed", launch, "tasks", None, "scores are measured and brought here at each launch"
+    )
     restarted = sum(bench.ssh(node, RANKS) != ranks or not ranks.strip() for node, ranks in before.items())
     yield Figure("converge.demo.again_ranks_restarted", restarted, f"of {len(before)} ranks", 0)
 

@@ -60,7 +60,7 @@ options:
       status:
         description: What the deployment does now.
         type: str
-        choices: [serving, serving-unbanked, stopped, failed, restored]
+        choices: [serving, serving-unbanked, restored, suspect, stopped, failed]
       lane:
         description: The lane that runs.
         type: str
@@ -159,7 +159,7 @@ def main() -> None:
             "outcome": {
                 "type": "dict",
                 "options": {
-                    "status": {"type": "str", "choices": ["serving", "serving-unbanked", "stopped", "failed", "restored"]},
+                    "status": {"type": "str", "choices": ["serving", "serving-unbanked", "restored", "suspect", "stopped", "failed"]},
                     "lane": {"type": "str"},
                     "current": {"type": "str"},
                     "last_good": {"type": "str"},

@@ -25,7 +25,7 @@ STATUSES = (FAIL, WARN, SKIP, PASS)
 class Check:
     """One measured property of one host.
 
-    `id` is stable (`FABRIC.GID`), `host` an inventory name or a deployment, `found`
+    `id` is stable (`FABRIC.MTU`), `host` an inventory name or a deployment, `found`
     and `expected` are short texts with units, `remedy` is the next step for a person
     (empty where the check passed).
     """
@@ -69,7 +69,7 @@ def failures(checks: Iterable[Check]) -> list[Check]:
 
 
 def sentence(check: Check) -> str:
-    """`s2 FABRIC.GID: found …, expected …. Remedy`: one check as one line of an error."""
+    """`s2 FABRIC.MTU: found …, expected …. Remedy`: one check as one line of an error."""
     text = f"{check.host} {check.id}: {check.found}"
     if check.expected:
         text += f"; expected {check.expected}"

@@ -31,7 +31,8 @@ UNBANKED = "serving-unbanked"
 STOPPED = "stopped"
 FAILED = "failed"
 RESTORED = "restored"
-STATUSES = (SERVING, UNBANKED, STOPPED, FAILED, RESTORED)
+SUSPECT = "suspect"
+STATUSES = (SERVING, UNBANKED, RESTORED, SUSPECT, STOPPED, FAILED)
 
 # Two deaths that nobody explained, and everything waits for a person (docs/architecture.md, "A transaction").
 DEATHS_BEFORE_A_PERSON = 2

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible.module_utils.sparklanes.releases import FAILED, RESTORED, SERVING, UNBANKED, DeploymentState, Transaction
+from ansible.module_utils.sparklanes.releases import FAILED, RESTORED, SERVING, SUSPECT, UNBANKED, DeploymentState, Transaction
 
 Facts = Mapping[str, Any]
 
@@ -16,6 +16,7 @@ _SAYS = {
     SERVING: "serving, passed all gates",
     UNBANKED: "serving-unbanked: no bank to compare with, so not last good (playbooks/bank.yml makes one)",
     RESTORED: "restored to its last good release",
+    SUSPECT: "suspect: it runs, but was judged again and failed",
     FAILED: "failed, nothing serves",
 }
 
@@ -61,7 +62,7 @@ def verdict(rows: Sequence[Row]) -> str:
     states = [DeploymentState.from_dict((row.readiness or {}).get("deployment_state")) for row in rows]
     claimed = {state.status for state in states}
     running = [bool((row.rank or {}).get("running")) for row in rows]
-    if claimed & {SERVING, UNBANKED, RESTORED} and not all(running):
+    if claimed & {SERVING, UNBANKED, RESTORED, SUSPECT} and not all(running):
         dead = [row.host for row, up in zip(rows, running, strict=True) if not up]
         return f"BROKEN: recorded as {', '.join(sorted(claimed))}, but no rank runs on {', '.join(dead)}. Launch again, or playbooks/recover.yml"
     if len(claimed) > 1:

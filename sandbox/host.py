@@ -182,7 +182,6 @@ PODMAN_PACKAGES = [
     ("newuidmap", "uidmap"),
     ("iptables", "iptables"),  # netavark looks for it even where a network needs no rule
 ]
-ENGINE_IMAGE_DISTRIBUTIONS = {"debian": ("bookworm", "trixie"), "ubuntu": ("noble",)}
 
 
 def is_there(what: str) -> bool:

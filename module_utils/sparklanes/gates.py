@@ -57,7 +57,7 @@ def reach(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
     """
     hosts = list(registered)
     # A rank without need of a fabric was not asked; readiness_info will tell whether it is there.
-    there = {host: None if (registered.get(host) or {}).get("unreachable") else {} for host in hosts}
+    there: dict[str, Facts | None] = {host: None if (registered.get(host) or {}).get("unreachable") else {} for host in hosts}
     made = readiness.reachable(hosts, there)
     if all(facts is not None for facts in there.values()):
         made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})

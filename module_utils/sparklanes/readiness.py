@@ -307,10 +307,14 @@ def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release
 
 
 def serves(hosts: Sequence[str], facts: Mapping[str, Facts | None], release: str) -> bool:
-    """Whether every rank already runs this release, as a finished transaction left it."""
+    """Whether every rank already runs this release, as a finished transaction left it.
+
+    While one is open (an interrupted launch), the same release may well run, but in the middle of its boot.
+    """
     return bool(hosts) and all(
         any(box.get("running") and box.get("release") == release for box in (facts.get(host) or {}).get("containers") or [])
         and ((facts.get(host) or {}).get("deployment_state") or {}).get("current") == release
+        and not (facts.get(host) or {}).get("transaction")
         for host in hosts
     )
 

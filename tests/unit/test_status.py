@@ -55,6 +55,8 @@ def test_a_release_serves_only_where_every_rank_runs_it_and_the_record_agrees() 
     assert not readiness.serves(["s1", "s2"], {"s1": same, "s2": facts("a", "a", False)}, "a")
     assert not readiness.serves(["s1", "s2"], {"s1": same, "s2": None}, "a")
     assert not readiness.serves([], {}, "a")
+    booting = {**same, "transaction": {"id": "t1", "phase": "start"}}
+    assert not readiness.serves(["s1", "s2"], {"s1": same, "s2": booting}, "a"), "an interrupted launch left it in its boot"
 
 
 def test_another_lane_that_serves_is_named() -> None:

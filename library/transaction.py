@@ -159,7 +159,10 @@ def main() -> None:
             "outcome": {
                 "type": "dict",
                 "options": {
-                    "status": {"type": "str", "choices": ["serving", "serving-unbanked", "restored", "suspect", "stopped", "failed"]},
+                    "status": {
+                        "type": "str",
+                        "choices": ["serving", "serving-unbanked", "restored", "suspect", "stopped", "failed"],
+                    },
                     "lane": {"type": "str"},
                     "current": {"type": "str"},
                     "last_good": {"type": "str"},

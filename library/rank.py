@@ -203,7 +203,8 @@ class Rank:
             if not path.exists():
                 break
             path = folder / f"{label}.{again}.log"
-        self.docker.save_logs(box, path, redact=list((spec or {}).get("secret_env") or []))
+        # A release that was pruned names its secrets no more: then no value is written.
+        self.docker.save_logs(box, path, redact=None if spec is None else list(spec.get("secret_env") or []))
         self.logs.append(str(path))
         self.docker.call("rm", box.id)
 

@@ -155,10 +155,10 @@ class Docker:
         rc, out, _ = self._run([self._binary, "image", "inspect", "--format", "{{json .RepoDigests}}", reference])
         return [str(digest) for digest in json.loads(out) or []] if rc == 0 else None
 
-    def save_logs(self, container: Container, path: Path, redact: Sequence[str] = ()) -> None:
+    def save_logs(self, container: Container, path: Path, redact: Sequence[str] | None = ()) -> None:
         """Stream the container's whole log to `path` and its inspect record beside it, secrets blanked.
 
-        `redact` names environment variables whose values must not be written.
+        `redact` names environment variables whose values must not be written, None stands for all.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
@@ -179,7 +179,7 @@ class Docker:
         side.chmod(0o640)
 
 
-def blanked(variable: str, names: Sequence[str]) -> str:
-    """`NAME=value` with the value hidden where NAME is one of `names`."""
+def blanked(variable: str, names: Sequence[str] | None) -> str:
+    """`NAME=value` with the value hidden where NAME is one of `names`, or where these are not known (None)."""
     name = variable.partition("=")[0]
-    return f"{name}=(hidden)" if name in names else variable
+    return f"{name}=(hidden)" if names is None or name in names else variable

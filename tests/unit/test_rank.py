@@ -88,6 +88,15 @@ def test_the_secret_goes_by_name_and_stands_in_no_file(bench: Bench) -> None:
     assert not any("s3cret" in path.read_text() for path in written)
 
 
+def test_a_container_whose_release_was_pruned_leaves_no_secret_behind(bench: Bench) -> None:
+    bench("started")
+    (Store("sparks", str(bench.tmp / "lib")).release_folder(RELEASE) / "rank.json").unlink()
+    bench("stopped")
+    written = [path.read_text() for path in bench.tmp.joinpath("log").rglob("*") if path.is_file()]
+    assert len(written) == 2
+    assert not any("s3cret" in text for text in written)
+
+
 def test_a_missing_secret_is_refused_before_anything_starts(bench: Bench) -> None:
     result = bench("started", secret_env={"VLLM_API_KEY": ""})
     assert "VLLM_API_KEY" in result["msg"]

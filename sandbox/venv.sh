@@ -15,11 +15,25 @@ supported_python() {
     return 1
 }
 
-# .venv with the project and what its tests need; at once when it is there for this very pyproject.toml.
+# Other supported Pythons on this machine than the one of .venv: one path a line.
+other_pythons() {
+    local python version mine
+    mine=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    for version in 3.11 3.12 3.13; do
+        python=$(command -v "python$version") || continue
+        if [ "$version" != "$mine" ] && "$python" -c 'import ensurepip' 2> /dev/null; then
+            echo "$python"
+        fi
+    done
+}
+
+# .venv, or the folder $1, with the project and what its tests need; at once when it is there for this very pyproject.toml.
+# $2: the Python to make it with, the first supported one when left out.
 make_venv() {
-    local log=.sandbox/log/venv.log
+    local folder=${1:-.venv} log
+    log=.sandbox/log/$(basename "$folder").log
     mkdir -p .sandbox/log
-    if ! fill_venv > "$log" 2>&1; then
+    if ! fill_venv "$folder" "${2:-}" > "$log" 2>&1; then
         echo "error: the virtual environment could not be made; the end of $log:" >&2
         tail -n 15 "$log" >&2
         return 1
@@ -27,16 +41,16 @@ make_venv() {
 }
 
 fill_venv() {
-    local wanted mark=.venv/made-for python
+    local folder=$1 python=$2 wanted mark=$1/made-for
     wanted=$(sha256sum pyproject.toml | cut -c1-16)
-    if [ -x .venv/bin/ansible-playbook ] && [ "$(cat "$mark" 2> /dev/null)" = "$wanted" ]; then
+    if [ -x "$folder/bin/ansible-playbook" ] && [ "$(cat "$mark" 2> /dev/null)" = "$wanted" ]; then
         return
     fi
-    if [ ! -x .venv/bin/python ]; then
-        python=$(supported_python) || return 1
-        "$python" -m venv .venv || return 1
+    if [ ! -x "$folder/bin/python" ]; then
+        python=${python:-$(supported_python)} || return 1
+        "$python" -m venv "$folder" || return 1
     fi
-    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --editable '.[test]' || return 1
+    "$folder/bin/python" -m pip install --disable-pip-version-check --progress-bar off --editable '.[test]' || return 1
     echo "$wanted" > "$mark.part"
     mv "$mark.part" "$mark"
 }

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import http.server
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rank
+import rank_info
 from ansible.module_utils.sparklanes.releases import Store
 from conftest import RunModule
 
@@ -168,3 +171,21 @@ def test_a_container_of_ours_by_name_only_is_left_alone(bench: Bench) -> None:
     assert "did not make" in bench("started")["msg"]
     assert not bench("stopped")["changed"]
     assert len(bench.docker()["containers"]) == 1
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_health_is_asked_past_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert rank_info.answers(f"http://127.0.0.1:{server.server_port}/health")
+        server.shutdown()

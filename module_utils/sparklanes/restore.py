@@ -88,4 +88,7 @@ def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, fo
     if lacking:
         return none(f"release {release} is not frozen on {', '.join(lacking)}")
     first = next(iter(frozen.values()))
+    nodes = [str(node) for node in first["manifest"].get("nodes") or now]
+    if nodes != list(now):
+        return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
     return {"release": release, "manifest": first["manifest"], "api": first["api"], "refusal": ""}

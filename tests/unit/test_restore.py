@@ -71,6 +71,15 @@ def test_when_nothing_is_restored_the_reason_is_said(now: Any, why: Any, failed:
     assert words in chosen["refusal"]
 
 
+@pytest.mark.parametrize("nodes", [["s2", "s1"], ["s1"], ["s1", "s2", "s3"]])
+def test_a_release_of_other_ranks_is_not_started(nodes: list[str]) -> None:
+    kept = {"manifest": {"lane": "old", "nodes": nodes}, "api": {}}
+    now = {host: facts(last_good=GOOD) | {"last_good": kept} for host in ("s1", "s2")}
+    assert "the deployment is now s1, s2" in restore(now, {}, BAD)["refusal"]
+    kept["manifest"]["nodes"] = ["s1", "s2"]
+    assert restore(now, {}, BAD)["release"] == GOOD
+
+
 def test_a_release_that_is_not_frozen_everywhere_is_not_started_on_some() -> None:
     now: Any = {"s1": facts(), "s2": {**facts(), "last_good": {}}}
     assert "not frozen on s2" in restore(now, {}, BAD)["refusal"]

@@ -170,10 +170,12 @@ def gate_a(
     return gates.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
 
 
-def transaction_id(folder: str, resume: bool = True) -> str:
+def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> str:
     """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
     try:
-        return controller.transaction_id(Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume))
+        return controller.transaction_id(
+            Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume), remember=bool(remember)
+        )
     except OSError as error:
         raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
 

@@ -40,12 +40,14 @@ def alive(pid: int, started: str, proc: Path = Path("/proc")) -> bool:
     return not started or fields[19] == started
 
 
-def transaction_id(folder: Path, pid: int, fresh: str, *, resume: bool = True, proc: Path = Path("/proc")) -> str:
+def transaction_id(
+    folder: Path, pid: int, fresh: str, *, resume: bool = True, remember: bool = True, proc: Path = Path("/proc")
+) -> str:
     """The transaction id of this run on the deployment whose receipts lie in `folder`.
 
     An earlier run of this controller that was interrupted (its note is there, its process gone) is gone on with under
     its own id: on the Sparks that is the same transaction, so its lock is no obstacle. While that process still
-    runs, or where there is no note, the id is a new one.
+    runs, or where there is no note, the id is a new one. Without `remember` (check mode) nothing is written.
     """
     run, started = run_of(pid, proc)
     note = folder / "transaction.json"
@@ -56,7 +58,7 @@ def transaction_id(folder: Path, pid: int, fresh: str, *, resume: bool = True, p
         chosen = str(known["id"])
     else:
         chosen = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{fresh}"
-    if not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
+    if remember and not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
         write_json(note, {"id": chosen, "pid": run, "started": started})
     return chosen
 

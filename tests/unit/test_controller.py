@@ -39,6 +39,16 @@ def test_an_interrupted_run_is_gone_on_with(tmp_path: Path) -> None:
     assert controller.transaction_id(receipts, 21, "cc", proc=proc) != first
 
 
+def test_a_check_reads_the_note_and_writes_none(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    controller.transaction_id(receipts, 20, "aa", remember=False, proc=proc)
+    assert not receipts.exists()
+    first = controller.transaction_id(receipts, 20, "bb", proc=proc)
+    (proc / "20" / "stat").unlink()
+    assert controller.transaction_id(receipts, 21, "cc", remember=False, proc=proc) == first
+
+
 def test_without_resume_a_dead_run_is_left_alone(tmp_path: Path) -> None:
     proc, receipts = tmp_path / "proc", tmp_path / "receipts"
     process(proc, 20, 1, "python3 ansible-playbook", 500)

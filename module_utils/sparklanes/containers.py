@@ -144,7 +144,13 @@ class Docker:
         """All containers (running or not) that match these filters, e.g. `label=sparklanes.rank`."""
         chosen = [part for text in filters for part in ("--filter", text)]
         ids = self.call("ps", "--all", "--quiet", "--no-trunc", *chosen).split()
-        return parse_inspect(self.call("inspect", "--type", "container", *ids)) if ids else []
+        if not ids:
+            return []
+        rc, out, err = self._run([self._binary, "inspect", "--type", "container", *ids], environ_update={})
+        # One that went away since it was listed (somebody's `docker run --rm`) is no error; the others are in the answer.
+        if rc != 0 and "no such container" not in err.lower():
+            raise DockerError(f"docker inspect failed (exit {rc}): {(err or out).strip()[-600:]}")
+        return parse_inspect(out)
 
     def named(self, name: str) -> Container | None:
         """The container of exactly this name, if there is one."""

@@ -217,6 +217,21 @@ def test_inspect_tells_ours_from_others() -> None:
     assert containers.parse_inspect("") == []
 
 
+def test_a_container_that_goes_away_while_it_is_looked_at_is_no_error() -> None:
+    def run(argv: list[str], **_: Any) -> tuple[int, str, str]:
+        if argv[1] == "ps":
+            return 0, "a\nb\n", ""
+        return 1, '[{"Id": "a", "Name": "/x"}]\n', "Error response from daemon: No such container: b\n"
+
+    assert [box.name for box in containers.Docker(run).containers()] == ["x"]
+
+    def broken(argv: list[str], **_: Any) -> tuple[int, str, str]:
+        return (0, "a\n", "") if argv[1] == "ps" else (1, "[]", "Cannot connect to the Docker daemon")
+
+    with pytest.raises(containers.DockerError, match="Cannot connect"):
+        containers.Docker(broken).containers()
+
+
 def test_the_container_of_a_process() -> None:
     v2 = "0::/system.slice/docker-" + "ab" * 32 + ".scope\n"
     assert containers.container_of_cgroup(v2) == "ab" * 32

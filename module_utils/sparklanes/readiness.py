@@ -80,20 +80,21 @@ def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
     )
 
 
-def strangers(host: str, facts: Facts) -> Check:
-    """GPU containers that sparklanes did not start: named, refused, never stopped from here."""
-    found = [
-        f"{box['name']} ({box['image']})"
-        for box in facts.get("containers") or []
-        if box.get("running") and box.get("uses_gpu") and not box.get("deployment")
-    ]
+def strangers(host: str, facts: Facts, deployment: str) -> Check:
+    """GPU containers that sparklanes did not start, and ranks of another deployment: named, refused, never stopped from here."""
+    found = []
+    for box in facts.get("containers") or []:
+        if box.get("running") and box.get("uses_gpu") and not box.get("deployment"):
+            found.append(f"{box['name']} ({box['image']})")
+        elif box.get("running") and box.get("deployment") not in (None, "", deployment):
+            found.append(f"{box['name']} (a rank of deployment {box['deployment']})")
     return judged(
         "CONTAINER.FOREIGN",
         host,
         not found,
         ", ".join(found) or "none",
         "none",
-        f"Stop it by hand if it may go (docker stop -t 30 NAME on {host}); sparklanes only stops what it started.",
+        f"Stop it by hand if it may go (docker stop -t 30 NAME on {host}); a launch only stops what its deployment started.",
     )
 
 
@@ -213,7 +214,7 @@ def gate_a(
         made.append(docker(host, known))
         made.append(lock(host, known, transaction, now, break_lock))
         made.append(deaths(host, known, forget_deaths))
-        made.append(strangers(host, known))
+        made.append(strangers(host, known, str(spec["deployment"])))
         made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
         made.append(image(host, known, str(spec["image"])))
         made += [

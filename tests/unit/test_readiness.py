@@ -110,6 +110,11 @@ def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None
             "mine (x)",
         ),
         (
+            {"containers": [{"name": "r", "image": "x", "running": True, "uses_gpu": False, "deployment": "pair_a"}]},
+            "CONTAINER.FOREIGN",
+            "r (a rank of deployment pair_a)",
+        ),
+        (
             {"listeners": [{"address": "*", "port": 8000, "process": "nginx", "pid": 7, "container": "", "deployment": ""}]},
             "PORT.FREE",
             "process nginx (pid 7)",

@@ -129,7 +129,7 @@ def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployme
 
 
 def _meets(held: str, wanted: str) -> bool:
-    return "*" in (held, wanted) or wanted == "0.0.0.0" or held == wanted
+    return "*" in (held, wanted) or wanted in ("0.0.0.0", "::") or held == wanted
 
 
 def image(host: str, facts: Facts, reference: str) -> Check:

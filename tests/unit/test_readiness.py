@@ -144,6 +144,13 @@ def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> N
     assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
 
 
+def test_an_api_on_every_address_meets_any_listener() -> None:
+    listener = {"address": "10.0.0.7", "port": 8000, "process": "nginx", "pid": 7, "container": "", "deployment": ""}
+    for wildcard in ("0.0.0.0", "::"):
+        want = [{"purpose": "API", "address": wildcard, "port": 8000}]
+        assert readiness.ports("s1", {"listeners": [listener]}, want, "sparks", stopped=True)[0].status == "fail"
+
+
 def test_a_listener_on_another_address_is_in_nobodys_way() -> None:
     other = {"address": "127.0.0.1", "port": 8000, "process": "x", "pid": 7, "container": "", "deployment": ""}
     assert gate_a({"s1": facts(listeners=[other]), "s2": facts()})["s1 PORT.FREE"].status == "pass"

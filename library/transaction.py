@@ -205,7 +205,9 @@ def main() -> None:
         after = moved(state, params["outcome"] or {})
         if not module.check_mode:
             # State first: were the machine to die between the two, the journal still names what was going on.
-            write_json(store.state_path, after.to_dict())
+            # A launch that did not begin changes none: then its lock goes also where the disk is full.
+            if after != state:
+                write_json(store.state_path, after.to_dict())
             store.transaction_path.unlink(missing_ok=True)
     except (OSError, ValueError, TypeError) as error:
         module.fail_json(msg=str(error))

@@ -119,6 +119,14 @@ def test_closing_records_the_outcome_and_gives_the_lock_back(run_module: RunModu
     assert store.state().deaths == ("rank 1 vanished",)
 
 
+def test_a_lock_is_given_back_without_writing_a_state_that_did_not_change(run_module: RunModule, tmp_path: Path) -> None:
+    move(run_module, tmp_path, "t1", state="open", phase="stop")
+    assert not move(run_module, tmp_path, "t1", state="closed")["changed"]
+    store = Store("sparks", str(tmp_path))
+    assert store.transaction() is None
+    assert not store.state_path.exists()
+
+
 def test_two_unexplained_deaths_wait_for_a_person(run_module: RunModule, tmp_path: Path) -> None:
     for text in ("one", "two"):
         move(run_module, tmp_path, "t", state="closed", outcome={"death": text})

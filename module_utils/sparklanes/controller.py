@@ -24,7 +24,8 @@ def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
             fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             break
-        if not any(b"ansible" in part for part in command[:2]):
+        # By the name of the program: a folder on the way to a shell or an interpreter may be called ansible as well.
+        if not any(part.rpartition(b"/")[2].startswith(b"ansible") for part in command[:2]):
             break
         found = (pid, fields[19])
         pid = int(fields[1])

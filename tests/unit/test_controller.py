@@ -19,6 +19,12 @@ def test_a_worker_belongs_to_the_run_that_forked_it(tmp_path: Path) -> None:
     assert controller.run_of(30, tmp_path) == (20, "500")
 
 
+def test_a_script_in_a_folder_named_ansible_is_no_run(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, "bash /home/me/ansible/nightly.sh")
+    process(tmp_path, 20, 10, "/home/me/ansible/.venv/bin/python3 /home/me/ansible/.venv/bin/ansible-playbook site.yml", 500)
+    assert controller.run_of(20, tmp_path) == (20, "500")
+
+
 def test_a_run_keeps_its_id_and_another_one_gets_its_own(tmp_path: Path) -> None:
     proc, receipts = tmp_path / "proc", tmp_path / "receipts"
     process(proc, 20, 1, "python3 ansible-playbook", 500)

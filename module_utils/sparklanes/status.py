@@ -54,27 +54,30 @@ def doing(rank: Facts) -> str:
         and not log.get("failures")
     ):
         return "working"
-    return str(rank.get("progress", "-"))
+    return str(rank.get("progress") or rank.get("msg") or "-")
 
 
 def verdict(rows: Sequence[Row]) -> str:
     """The word for the deployment as its ranks tell it now, not as the last launch left it."""
-    states = [DeploymentState.from_dict((row.readiness or {}).get("deployment_state")) for row in rows]
-    claimed = {state.status for state in states}
+    told = [row.readiness for row in rows if row.readiness is not None]
+    if not told:
+        return "unknown: no Spark answers"
+    claimed = {DeploymentState.from_dict(facts.get("deployment_state")).status for facts in told}
     running = [bool((row.rank or {}).get("running")) for row in rows]
     if claimed & {SERVING, UNBANKED, RESTORED, SUSPECT} and not all(running):
         dead = [row.host for row, up in zip(rows, running, strict=True) if not up]
         return f"BROKEN: recorded as {', '.join(sorted(claimed))}, but no rank runs on {', '.join(dead)}. Launch again, or playbooks/recover.yml"
     if len(claimed) > 1:
         return f"BROKEN: the ranks disagree ({', '.join(sorted(claimed))}). playbooks/recover.yml"
-    status = claimed.pop() if claimed else "unknown"
+    status = claimed.pop()
     return _SAYS.get(status, status)
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """The screen, line by line."""
     states = [DeploymentState.from_dict((row.readiness or {}).get("deployment_state")) for row in rows]
-    first = states[0] if states else DeploymentState()
+    # A Spark that did not answer has told nothing.
+    first = next((state for row, state in zip(rows, states, strict=True) if row.readiness is not None), DeploymentState())
     said = [f"status     {verdict(rows)}", f"lane       {first.lane or '-'}   release {first.current or '-'}"]
     said.append(f"last good  {first.last_good or '-'}" + (f" (lane {first.last_good_lane})" if first.last_good_lane else ""))
     if first.reason:

@@ -34,6 +34,22 @@ def test_a_silent_host_is_a_row() -> None:
     assert "BROKEN" in text
 
 
+def test_a_silent_head_tells_nothing_and_the_others_do() -> None:
+    text = "\n".join(lines([Row("s1", None, None), row("s2")]))
+    assert "recorded as serving, but no rank runs on s1" in text
+    assert "lane       x   release aaaaaaaaaaaa" in text
+
+
+def test_where_nobody_answers_nothing_is_known() -> None:
+    assert verdict([Row("s1", None, None), Row("s2", None, None)]) == "unknown: no Spark answers"
+
+
+def test_a_rank_that_could_not_be_looked_at_says_why() -> None:
+    asked = row("s1", "stopped")
+    broken = Row("s1", asked.readiness, {"msg": "docker ps failed (exit 1): no daemon"})
+    assert "docker ps failed" in "\n".join(lines([broken]))
+
+
 def test_disagreeing_ranks_are_broken() -> None:
     assert "disagree" in verdict([row("s1", "stopped", False), row("s2", "failed", False)])
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.rdma import ACTIVE, Device, Gid, Netdev, Node, Port
-from ansible.module_utils.sparklanes.sysfs import pci_key
+from ansible.module_utils.sparklanes.sysfs import gid_text, pci_key
 
 MAX_DEVICES = 32  # MAX_IB_DEVS: devices, and entries of NCCL_IB_HCA
 MAX_NAME = 63  # a name buffer of 64 bytes
@@ -224,7 +224,7 @@ def _row(index: int, device: Device, port: Port, gid_index: int) -> dict[str, An
         "hca": device.name,
         "port": port.number,
         "gid_index": gid_index,
-        "gid": gid.address.exploded if gid else None,
+        "gid": gid_text(gid.address) if gid else None,
         "ipv4": str(gid.ipv4) if gid and gid.ipv4 else None,
         "roce_version": gid.version if gid else None,
         "netdev": gid.netdev if gid else None,

@@ -20,6 +20,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.sysfs import (
     Tree,
     clean,
+    gid_text,
     number,
     parse_conf,
     parse_gid,
@@ -53,7 +54,7 @@ class Gid:
     def to_dict(self) -> dict[str, Any]:
         return {
             "index": self.index,
-            "gid": self.address.exploded,
+            "gid": gid_text(self.address),
             "ipv4": str(self.ipv4) if self.ipv4 else None,
             "type": {1: "RoCE v1", 2: "RoCE v2"}.get(self.version or 0),
             "netdev": self.netdev,

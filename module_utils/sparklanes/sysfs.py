@@ -84,6 +84,12 @@ def parse_gid(text: str | None) -> IPv6Address | None:
     return IPv6Address(value) if value else None
 
 
+def gid_text(address: IPv6Address) -> str:
+    """A GID as the kernel writes it, eight groups of four digits. (Python 3.13 spells mapped addresses with an IPv4 tail.)"""
+    digits = f"{int(address):032x}"
+    return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
+
+
 def parse_gid_type(text: str | None) -> int | None:
     if text is None:
         return None

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.sysfs import gid_text
+
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "roce"
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 # (device, netdev, PCI function, physical port) of a Spark, in NCCL's order
@@ -30,7 +32,7 @@ Slot = tuple[str, str | None, str | None]  # GID or address, type, netdev
 def gid(address: str) -> str:
     ip = ipaddress.ip_address(address)
     text = f"::ffff:{address}" if ip.version == 4 else address
-    return ipaddress.IPv6Address(text).exploded
+    return gid_text(ipaddress.IPv6Address(text))
 
 
 @dataclass

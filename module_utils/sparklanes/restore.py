@@ -16,7 +16,7 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
     """One sentence for a person, and what follows from it.
 
     ranks: host → result of `rank_info` in rank order, None where the host did not answer.
-    failure: `task` and `msg` of what failed in the playbook.
+    failure: `task` and `msg` of what failed in the playbook, and `checks`, the ids of gate B that failed, if it was that.
     Returns sentence, host (empty where no rank is to blame), remedy, hardware_or_memory, and death: a text where a
     rank ended and nothing known explains it, else empty.
     """
@@ -51,7 +51,9 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
             "hardware_or_memory": bool(rank.get("hardware_or_memory")),
             "death": sentence,
         }
-    return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": False, "death": ""}
+    # Short memory or a busy GPU after the stop would meet the last good release just the same.
+    lacking = any(str(id_).startswith(("MEMORY.", "GPU.")) for id_ in failure.get("checks") or [])
+    return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": lacking, "death": ""}
 
 
 def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:

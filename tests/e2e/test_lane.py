@@ -121,6 +121,13 @@ def test_site_changes_nothing_under_a_serving_lane(fleet: Fleet) -> None:
     assert fleet.ranks() == before
 
 
+def test_there_is_nothing_to_recover_while_it_serves(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    fleet.play("playbooks/recover.yml").failed("no launch was interrupted")
+    assert fleet.ranks() == before
+    assert fleet.transaction() == {}
+
+
 def test_part_of_a_serving_deployment_is_neither_launched_nor_stopped(fleet: Fleet) -> None:
     before = fleet.ranks()
     for verb in ("launch", "stop"):

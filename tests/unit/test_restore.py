@@ -39,6 +39,14 @@ def test_without_any_rank_to_blame_the_failed_task_speaks() -> None:
     assert not why["death"]
 
 
+@pytest.mark.parametrize(
+    ("checks", "waits"), [(["MEMORY.FREE"], True), (["GPU.IDLE"], True), (["PORT.FREE"], False), ([], False)]
+)
+def test_short_memory_after_the_stop_waits_for_a_person(checks: list[str], waits: bool) -> None:
+    why = reason({"s1": {"running": False, "container": {}, "log": {}}}, {**FAILED, "checks": checks})
+    assert why["hardware_or_memory"] is waits
+
+
 def facts(last_good: str = GOOD, **more: Any) -> dict[str, Any]:
     kept = {"manifest": {"lane": "old"}, "api": {"host": "h", "port": 1}}
     return {"deployment_state": {"last_good": last_good}, "last_good": kept, **more}

@@ -122,7 +122,9 @@ def test_blocks_never_exceed_the_free_pages(rows: list[list[int]], page_size: in
 
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_readers(text: str) -> None:
-    memory.judge("s1", memory.facts(text, text, 4096), min_free_gib=1, swap=True)
+    made = memory.judge("s1", memory.facts(text, text, 4096), min_free_gib=1, swap=True)
+    assert made
+    assert {check.host for check in made} == {"s1"}
 
 
 def lay(root: Path, meminfo: str, buddyinfo: str) -> str:

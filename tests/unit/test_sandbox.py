@@ -257,9 +257,9 @@ def test_a_server_is_known_by_pid_and_start_time() -> None:
 
 def test_only_the_distributions_own_sources_build_images() -> None:
     assert debian.apt_sources((RECORDED / "indextargets.txt").read_text()) == [
-        "deb http://deb.debian.org/debian/ bookworm main contrib",
-        "deb http://deb.debian.org/debian/ bookworm-updates main",
-        "deb http://deb.debian.org/debian-security/ bookworm-security main",
+        "deb http://mirror.example.org/debian/ bookworm main contrib",
+        "deb http://mirror.example.org/debian/ bookworm-updates main",
+        "deb http://mirror.example.org/debian-security/ bookworm-security main",
     ]
 
 

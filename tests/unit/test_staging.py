@@ -76,7 +76,8 @@ def test_any_accepted_name_stays_below_its_folder(name: str) -> None:
 )
 def test_any_manifest_is_read_or_refused(data: dict[str, Any]) -> None:
     with contextlib.suppress(StagingError):
-        Manifest.from_dict({"repo": "r", "revision": "v", "files": {}, **data})
+        made = Manifest.from_dict({"repo": "r", "revision": "v", "files": {}, **data})
+        assert set(made.files) == set(data.get("files") or {})
 
 
 def test_the_lane_may_add_digests_but_not_contradict() -> None:

@@ -138,7 +138,8 @@ def test_what_we_write_is_what_is_read(settings: dict[str, str]) -> None:
 
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_reader(text: str) -> None:
-    sysctl.read_files([ConfFile("/etc/sysctl.d/x.conf", text)])
+    made = sysctl.read_files([ConfFile("/etc/sysctl.d/x.conf", text)])
+    assert all(key == sysctl.normal_key(key) for key in made.exact)
 
 
 def test_logind_drop_in_of_a_later_name_wins_and_the_main_file_loses() -> None:

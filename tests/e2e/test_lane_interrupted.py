@@ -95,31 +95,3 @@ def test_a_rank_killed_in_its_boot_is_noticed_at_once_and_its_log_kept(serving: 
     assert node in rest
     assert {path.name.split("-rank")[0] for path in serving.receipts()[-1].glob("*.log")} == set(NODES)
     serving.play("playbooks/launch.yml", "-e", "launch_forget_deaths=true").ok()
-
-
-def test_a_spark_that_goes_silent_in_a_boot_ends_the_launch_for_the_others(serving: Fleet) -> None:
-    run = serving.start("playbooks/launch.yml", "-e", "launch_restart=true")
-    assert run.stdout
-    for line in run.stdout:
-        if "waiting for the other ranks" in line:
-            break
-    # Silent for ssh, also for connections that stand; it comes back by itself.
-    drop = "iptables -{} INPUT -p tcp --dport 22 -j DROP"
-    serving.on("spark-2", f"systemd-run --collect --unit=silent sh -c '{drop.format('I')}; sleep 240; {drop.format('D')}'")
-    rest = run.stdout.read()
-    assert run.wait(timeout=600) != 0
-    assert "spark-2" in rest
-    assert "did not answer" in rest
-    state = serving.state("spark-1")
-    assert state["status"] == "failed"
-    assert not serving.on("spark-1", "docker ps --quiet --filter label=sparklanes.deployment"), "no half of an engine is left"
-    assert "no answer over ssh" in serving.play("playbooks/status.yml").out
-    wait_for_ssh(serving, "spark-2")
-    serving.play("playbooks/launch.yml", "-e", "launch_forget_deaths=true").ok()
-
-
-def wait_for_ssh(fleet: Fleet, node: str, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while fleet.on(node, "echo there", check=False) != "there":
-        assert time.monotonic() < end, f"{node} did not come back"
-        time.sleep(5)

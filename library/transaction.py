@@ -131,7 +131,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.files import as_json, write_json
-from ansible.module_utils.sparklanes.releases import DeploymentState, Store, Transaction, refusal
+from ansible.module_utils.sparklanes.releases import PHASES, STATUSES, DeploymentState, Store, Transaction, refusal
 
 
 def moved(state: DeploymentState, outcome: dict[str, Any]) -> DeploymentState:
@@ -150,7 +150,7 @@ def main() -> None:
             "deployment": {"type": "str", "required": True},
             "id": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["open", "closed"], "required": True},
-            "phase": {"type": "str", "choices": ["stop", "settle", "start", "boot", "judge", "restore"]},
+            "phase": {"type": "str", "choices": list(PHASES)},
             "controller": {"type": "str", "default": "unknown"},
             "lane": {"type": "str", "default": ""},
             "to_release": {"type": "str", "default": ""},
@@ -161,7 +161,7 @@ def main() -> None:
                 "options": {
                     "status": {
                         "type": "str",
-                        "choices": ["serving", "serving-unbanked", "restored", "suspect", "stopped", "failed"],
+                        "choices": list(STATUSES),
                     },
                     "lane": {"type": "str"},
                     "current": {"type": "str"},

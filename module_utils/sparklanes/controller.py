@@ -62,8 +62,3 @@ def transaction_id(
     if remember and not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
         write_json(note, {"id": chosen, "pid": run, "started": started})
     return chosen
-
-
-def forget(folder: Path) -> None:
-    """The transaction ended; the next run begins a new one."""
-    (folder / "transaction.json").unlink(missing_ok=True)

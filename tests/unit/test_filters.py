@@ -117,10 +117,10 @@ def test_a_lane_of_the_site_is_known_too(tmp_path: Path) -> None:
 
 
 def test_a_lane_variable_inside_an_inventory_file_is_warned_of_where_it_loses(tmp_path: Path) -> None:
-    inline = {"lane": "sandbox_tiny", "lane_port": 9000, "lane_min_free_gib": 1}
+    inline = {"lane": "sandbox_tiny", "lane_port": 9000, "lane_boot_stagger_seconds": 1}
     fleet = {"all": {"children": {"sparks": {"vars": inline, "hosts": {"s1": {}, "s2": {}}}}}}
     warned = [check for check in judge(tmp_path, fleet=fleet) if check["status"] == "warn"]
-    # The lane's file says lane_port and wins; nobody else says lane_min_free_gib.
+    # The lane's file says lane_port and wins; nobody else says lane_boot_stagger_seconds.
     assert [check["found"] for check in warned] == ["lane_port: 9000 in the variables of group sparks has no effect"]
 
 

@@ -116,14 +116,12 @@ staged:
 
 import hashlib
 import inspect
-import shutil
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import page_cache, units
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import as_json, read_json, write_atomically
 
 UNIT = "sparklanes-page-cache.service"
@@ -306,7 +304,7 @@ class PageCacheUnit:
         elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
             return
         # systemd knows an older text of the unit (or, before release 246, has not seen the new file).
-        risk = self.risk()
+        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
         if risk:
             self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
             return
@@ -314,18 +312,6 @@ class PageCacheUnit:
         self.note("Make systemd read its unit files again")
         if not self.module.check_mode:
             self.must("daemon-reload")
-
-    def risk(self) -> str:
-        boxes: list[str] | None = []
-        driver = ""
-        if shutil.which("docker"):
-            docker = Docker(self.module.run_command)
-            try:
-                driver = docker.info()["cgroup_driver"]
-                boxes = [box.name for box in docker.containers("status=running") if box.uses_gpu]
-            except (DockerError, ValueError):
-                boxes = None
-        return str(units.reload_risk(boxes, driver, units.missing_links(self.at("/dev"))))
 
     def enable_and_start(self) -> None:
         found = {"UnitFileState": "", "ActiveState": ""} if self.text(UNIT_PATH) is None else self.show()

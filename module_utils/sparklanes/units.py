@@ -11,9 +11,12 @@ even the one that `systemctl enable` does on its own.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+
+from ansible.module_utils.sparklanes.containers import Docker, DockerError, Run
 
 
 def parse_show(text: str) -> dict[str, str]:
@@ -48,3 +51,21 @@ def reload_risk(gpu_containers: Sequence[str] | None, cgroup_driver: str, unlink
             "create-dev-char-symlinks --create-all), then run this again"
         )
     return ""
+
+
+def gpu_containers(run: Run) -> tuple[list[str] | None, str]:
+    """Names of the running containers that use the GPU (None where Docker does not say), and Docker's cgroup driver."""
+    if not shutil.which("docker"):
+        return [], ""
+    docker = Docker(run)
+    try:
+        driver = str(docker.info()["cgroup_driver"])
+        return [box.name for box in docker.containers("status=running") if box.uses_gpu], driver
+    except (DockerError, ValueError):
+        return None, ""
+
+
+def reload_risk_here(run: Run, dev: Path = Path("/dev")) -> str:
+    """Why `daemon-reload` has to wait on this Spark, or an empty text."""
+    boxes, driver = gpu_containers(run)
+    return reload_risk(boxes, driver, missing_links(dev))

@@ -299,7 +299,7 @@ def systemd(spark: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     made = Systemd(spark)
     monkeypatch.setattr(page_cache_unit.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(page_cache_unit, "PROOF_SECONDS", 0.0)
-    monkeypatch.setattr(page_cache_unit.shutil, "which", lambda _: "/usr/bin/docker")
+    monkeypatch.setattr(units.shutil, "which", lambda _: "/usr/bin/docker")
     monkeypatch.setattr(page_cache_unit.PageCacheUnit, "prove", prove_once)
     return made
 

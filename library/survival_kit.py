@@ -1,0 +1,433 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Keep what lets a wedged Spark be entered and understood, and take each part away again."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: survival_kit
+short_description: Keep what lets a wedged Spark be entered and understood
+description:
+  - Each part is V(present), V(absent) or V(keep), which leaves it alone. V(absent) undoes what this module did and nothing else.
+    What it did is remembered in C(/var/lib/sparklanes/survival.json).
+  - Units change by drop-ins. systemd is made to read them only while no running container could lose its GPU by that;
+    otherwise they wait, and O(ignore:waiting) says for what.
+  - Nothing is changed where one of the wishes makes no sense.
+options:
+  ssh:
+    description: A score (O(ssh_oom_score)) that lets the OOM killer spare what is started over ssh.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  ssh_oom_score:
+    description: C(OOMScoreAdjust) of the ssh service, -1000 to 0.
+    type: int
+    default: -900
+  reserve:
+    description: Memory (O(reserve_mib)) that the kernel does not take from sshd, from system services and from sessions.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  reserve_mib:
+    description: C(MemoryMin) in MiB of each of these. Needs cgroup v2.
+    type: int
+    default: 128
+  journal:
+    description: A journal on disk, bounded and synced every 30 s.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  journal_max_mib:
+    description: Largest size of the journal in MiB.
+    type: int
+    default: 1024
+  hold:
+    description:
+      - Hold the installed packages that match O(hold_patterns), for unattended upgrades and for C(apt upgrade) alike.
+      - V(absent) releases only those that this module held.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  hold_patterns:
+    description: Names of packages, with wildcards.
+    type: list
+    elements: str
+    default: [nvidia-*, libnvidia-*, linux-*nvidia*, cuda-drivers*]
+  linger:
+    description: Keep the systemd user manager of O(linger_user) when its last session ends.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  linger_user:
+    description: Name of the user; the one that C(sudo) came from when left out.
+    type: str
+  swap:
+    description:
+      - Swap of at least O(swap_gib). Where that is on already, nothing is made; where less is on, a file of ours adds the rest.
+      - V(absent) turns our file off and removes it, unless a rank or a GPU container runs.
+    type: str
+    choices: [present, absent, keep]
+    default: keep
+  swap_gib:
+    description: Swap in GiB.
+    type: float
+    default: 16
+  swap_path:
+    description: Our swap file.
+    type: path
+    default: /var/lib/sparklanes/swap.img
+  root:
+    description: Root of the file tree, for tests.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    description: Says what would change; refuses what a real run would refuse.
+    support: full
+  diff_mode:
+    description: Shows the files.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: A Spark that can be entered when memory is gone, and that keeps its driver
+  survival_kit:
+    ssh: present
+    reserve: present
+    journal: present
+    hold: present
+
+- name: Let packages go again
+  survival_kit:
+    hold: absent
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or would be done in check mode, as sentences.
+  returned: always
+  type: list
+  elements: str
+waiting:
+  description: What had to wait and why, as sentences. Empty where all is in place.
+  returned: always
+  type: list
+  elements: str
+ours:
+  description: >-
+    What this module did and would undo. C(held) (packages), C(linger) (users), C(journal_folder) (whether it made /var/log/journal),
+    C(swap) (the file, or an empty text).
+  returned: always
+  type: dict
+"""
+
+import contextlib
+import os
+import shutil
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import survival, units
+from ansible.module_utils.sparklanes.files import read_json, write_json
+from ansible.module_utils.sparklanes.host_edits import HostEdits
+
+MEMORY = "/var/lib/sparklanes/survival.json"
+JOURNAL_FOLDER = "/var/log/journal"
+GIB = survival.GIB
+
+
+class SurvivalKit(HostEdits):
+    """The parts as asked and as found on one host."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        super().__init__(module, module.params["root"])
+        self.params = module.params
+        known = read_json(self.at(MEMORY)) or {}
+        self.ours: dict[str, Any] = {"held": [], "linger": [], "journal_folder": False, "swap": "", **known}
+
+    def wants(self, part: str, state: str) -> bool:
+        return bool(self.params[part] == state)
+
+    def run(self) -> None:
+        wish = self.params
+        wrong = survival.problems(
+            wish["ssh_oom_score"], wish["reserve_mib"], wish["journal_max_mib"], wish["swap_gib"], wish["swap_path"]
+        )
+        if wrong:
+            self.fail("; ".join(wrong))
+        # What can refuse comes before what changes.
+        packages = self.packages() if not self.wants("hold", "keep") else []
+        user = self.user() if not self.wants("linger", "keep") else ""
+        missing = self.missing_swap() if self.wants("swap", "present") else 0
+        self.unit_drop_ins()
+        self.journal()
+        self.hold(packages)
+        self.linger(user)
+        if missing:
+            self.make_swap(missing)
+        elif self.wants("swap", "absent"):
+            self.drop_swap()
+        self.remember()
+
+    def remember(self) -> None:
+        """What a later run would have to undo. Nothing to undo, nothing to keep."""
+        if self.module.check_mode:
+            return
+        if any(self.ours.values()):
+            write_json(self.at(MEMORY), self.ours)
+        else:
+            self.at(MEMORY).unlink(missing_ok=True)
+
+    def fail(self, problem: str) -> NoReturn:
+        self.remember()
+        super().fail(problem)
+
+    def take_away(self, path: str) -> bool:
+        """A drop-in, and its folder where that is empty now."""
+        if not self.drop(path):
+            return False
+        if not self.module.check_mode:
+            with contextlib.suppress(OSError):
+                self.at(path).parent.rmdir()
+        return True
+
+    # Units
+
+    def ssh_unit(self) -> str:
+        """ssh.service on Debian and Ubuntu, sshd.service elsewhere."""
+        loaded = (name for name in ("ssh.service", "sshd.service") if self.show(name).get("LoadState") == "loaded")
+        found = next(loaded, "")
+        if not found:
+            self.fail("neither ssh.service nor sshd.service is known to systemd here, so there is nothing to protect")
+        return found
+
+    def show(self, unit: str) -> dict[str, str]:
+        rc, out, err = self.ask("systemctl", "show", unit, "--property=LoadState,NeedDaemonReload,OOMScoreAdjust,MemoryMin")
+        if rc != 0:
+            self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
+        found: dict[str, str] = units.parse_show(out)
+        return found
+
+    def unit_drop_ins(self) -> None:
+        parts = {part for part in ("ssh", "reserve") if not self.wants(part, "keep")}
+        if not parts:
+            return
+        ssh = self.ssh_unit()
+        texts: dict[tuple[str, str], str] = {}
+        if "ssh" in parts:
+            texts[(ssh, "91-sparklanes-oom.conf")] = survival.ssh_drop_in(self.params["ssh_oom_score"])
+        if "reserve" in parts:
+            for unit, section in ((ssh, "Service"), ("system.slice", "Slice"), ("user.slice", "Slice")):
+                texts[(unit, "91-sparklanes-reserve.conf")] = survival.reserve_drop_in(section, self.params["reserve_mib"])
+        for (unit, name), text in texts.items():
+            path = f"/etc/systemd/system/{unit}.d/{name}"
+            part = "ssh" if name.endswith("oom.conf") else "reserve"
+            if self.wants(part, "present"):
+                self.write(path, text)
+            else:
+                self.take_away(path)
+        touched = sorted({unit for unit, _ in texts})
+        if self.changed or any(self.show(unit).get("NeedDaemonReload") == "yes" for unit in touched):
+            self.reload(ssh if "ssh" in parts else "")
+        if not self.module.check_mode and not self.waiting:
+            self.prove(ssh)
+
+    def prove(self, ssh: str) -> None:
+        """What systemd itself says, as another drop-in may win over ours."""
+        found, wish = self.show(ssh), self.params
+        wanted = {
+            "OOMScoreAdjust": str(wish["ssh_oom_score"]) if self.wants("ssh", "present") else None,
+            "MemoryMin": str(wish["reserve_mib"] * 1024**2) if self.wants("reserve", "present") else None,
+        }
+        for name, value in wanted.items():
+            if value is not None and found.get(name) != value:
+                self.fail(
+                    f"{name} of {ssh}: systemd says {found.get(name) or 'nothing'}, expected {value}. Another drop-in wins over ours: "
+                    f"systemctl cat {ssh}"
+                )
+
+    def reload(self, ssh: str) -> None:
+        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        if risk:
+            self.waiting.append(f"The drop-ins count from the next boot or run: {risk}")
+            return
+        if self.note("Make systemd read its unit files again"):
+            self.must("systemctl", "daemon-reload")
+        if not ssh:
+            return
+        sshd = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")
+        if sshd:
+            self.must(sshd, "-t", hint="ssh is not restarted with this configuration; mend /etc/ssh/sshd_config first")
+        # Sessions are no part of the service: they stay.
+        if self.note(f"Restart {ssh}, so that new sessions inherit the score"):
+            self.must("systemctl", "try-restart", ssh)
+
+    # The journal
+
+    def journal(self) -> None:
+        path = survival.JOURNAL_DROP_IN
+        if self.wants("journal", "present"):
+            there = self.at(JOURNAL_FOLDER).is_dir()
+            if not self.write(path, survival.journal_drop_in(self.params["journal_max_mib"])) and there:
+                return
+            self.ours["journal_folder"] = self.ours["journal_folder"] or not there
+            if self.module.check_mode:
+                return
+            self.must("systemctl", "restart", "systemd-journald.service")
+            self.must("journalctl", "--flush")
+            if not self.at(JOURNAL_FOLDER).is_dir():
+                self.fail(f"{path} asks for a journal on disk and {JOURNAL_FOLDER} was not made. Another file of "
+                          "/etc/systemd/journald.conf.d may win: systemd-analyze cat-config systemd/journald.conf")  # fmt: skip
+        elif self.wants("journal", "absent") and self.take_away(path):
+            ours, self.ours["journal_folder"] = self.ours["journal_folder"], False
+            if ours:
+                self.actions.append(f"Remove {JOURNAL_FOLDER}, which was made by this role: the journal is in memory again")
+            if self.module.check_mode:
+                return
+            if ours:
+                self.must("journalctl", "--relinquish-var")
+                shutil.rmtree(self.at(JOURNAL_FOLDER))
+            self.must("systemctl", "restart", "systemd-journald.service")
+
+    # Packages
+
+    def packages(self) -> list[survival.Package]:
+        rc, out, err = self.ask("dpkg-query", "--show", f"--showformat={survival.DPKG_FORMAT}")
+        if rc != 0:
+            self.fail(f"dpkg-query does not answer ({err.strip()}), so no package can be held or released here")
+        found: list[survival.Package] = survival.parse_packages(out)
+        return found
+
+    def hold(self, packages: list[survival.Package]) -> None:
+        if self.wants("hold", "present"):
+            free, held = survival.held_away(packages, self.params["hold_patterns"])
+            if not free and not held:
+                self.actions.append(f"No installed package is named {', '.join(self.params['hold_patterns'])}: nothing to hold")
+            if free and self.note(f"Hold {', '.join(free)}", "", survival.selections(free, "hold")):
+                self.must("dpkg", "--set-selections", data=survival.selections(free, "hold"))
+            self.ours["held"] = sorted({*self.ours["held"], *free})
+        elif self.wants("hold", "absent"):
+            still = {package.name for package in packages if package.want == "hold"}
+            ours = [name for name in self.ours["held"] if name in still]
+            if ours and self.note(f"Release {', '.join(ours)}", survival.selections(ours, "hold")):
+                self.must("dpkg", "--set-selections", data=survival.selections(ours, "install"))
+            self.ours["held"] = []
+
+    # The user manager
+
+    def user(self) -> str:
+        return str(self.params["linger_user"] or os.environ.get("SUDO_USER") or "root")
+
+    def linger(self, user: str) -> None:
+        there = self.at(f"/var/lib/systemd/linger/{user}").exists() if user else False
+        if self.wants("linger", "present") and not there:
+            if self.note(f"Keep the user manager of {user} after its last session"):
+                self.must("loginctl", "enable-linger", user, hint="Is systemd-logind running, and does this user exist?")
+            self.ours["linger"] = sorted({*self.ours["linger"], user})
+        elif self.wants("linger", "absent") and user in self.ours["linger"]:
+            if there and self.note(f"Let the user manager of {user} end with its last session"):
+                self.must("loginctl", "disable-linger", user)
+            self.ours["linger"] = [name for name in self.ours["linger"] if name != user]
+
+    # Swap
+
+    def missing_swap(self) -> int:
+        """Bytes of swap that are still to be made; 0 where what is on is enough (give or take a header's page)."""
+        path, wanted = self.params["swap_path"], int(self.params["swap_gib"] * GIB)
+        on = survival.parse_swaps(self.text("/proc/swaps") or "")
+        total = sum(swap.size for swap in on)
+        if total >= wanted - GIB // 16:
+            return 0
+        if any(swap.path == path for swap in on) or self.at(path).exists():
+            self.fail(
+                f"{path} exists and {total / GIB:.1f} GiB of swap are on; expected {wanted / GIB:g} GiB. Turn it off and remove it "
+                "(spark_survival_swap: absent, with no rank running), then run this again"
+            )
+        missing = wanted - total
+        folder = next(parent for parent in self.at(path).parents if parent.exists())
+        free = shutil.disk_usage(folder).free
+        if free < missing + 10 * GIB:
+            self.fail(
+                f"{path}: {free / GIB:.1f} GiB are free on its disk; expected {missing / GIB:.1f} GiB for the file and 10 GiB to spare"
+            )
+        return missing
+
+    def make_swap(self, size: int) -> None:
+        path = self.params["swap_path"]
+        table = survival.fstab_with(self.text("/etc/fstab") or "", path)
+        if self.note(f"Make {path} of {size / GIB:.1f} GiB and turn it on as swap", "", f"{path}\n"):
+            target = self.at(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, size)
+            finally:
+                os.close(handle)
+            for argv in (["mkswap", str(target)], ["swapon", str(target)]):
+                rc, out, err = self.ask(*argv)
+                if rc != 0:
+                    target.unlink()
+                    self.fail(
+                        f"{' '.join(argv)} failed: {(err or out).strip()}. The file is removed again; not every file system can hold one"
+                    )
+            self.ours["swap"] = path
+        self.write("/etc/fstab", table)
+
+    def drop_swap(self) -> None:
+        path = str(self.ours["swap"])
+        if not path:
+            return
+        boxes, _ = units.gpu_containers(self.module.run_command)
+        if boxes is None or boxes:
+            who = ", ".join(boxes) if boxes else "Docker does not say what runs"
+            self.waiting.append(
+                f"{path} stays on: turning swap off under a rank can end it ({who}). Stop the lane, then run this again"
+            )
+            return
+        on = {swap.path: swap for swap in survival.parse_swaps(self.text("/proc/swaps") or "")}
+        if path in on and self.note(f"Turn {path} off"):
+            self.must("swapoff", path, hint="Is there memory for what is swapped out?")
+        self.write("/etc/fstab", survival.fstab_without(self.text("/etc/fstab") or "", path))
+        if self.at(path).exists() and self.note(f"Remove {path}", f"{path}\n"):
+            self.at(path).unlink()
+        self.ours["swap"] = ""
+
+
+def main() -> None:
+    part = {"type": "str", "choices": ["present", "absent", "keep"], "default": "keep"}
+    module = AnsibleModule(
+        argument_spec={
+            "ssh": part,
+            "ssh_oom_score": {"type": "int", "default": -900},
+            "reserve": part,
+            "reserve_mib": {"type": "int", "default": 128},
+            "journal": part,
+            "journal_max_mib": {"type": "int", "default": 1024},
+            "hold": part,
+            "hold_patterns": {"type": "list", "elements": "str", "default": list(survival.HOLD_PATTERNS)},
+            "linger": part,
+            "linger_user": {"type": "str"},
+            "swap": part,
+            "swap_gib": {"type": "float", "default": 16},
+            "swap_path": {"type": "path", "default": "/var/lib/sparklanes/swap.img"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    kit = SurvivalKit(module)
+    try:
+        kit.run()
+    except OSError as error:
+        kit.remember()
+        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=kit.actions)
+    for sentence in kit.waiting:
+        module.warn(sentence)
+    module.exit_json(changed=kit.changed, actions=kit.actions, waiting=kit.waiting, ours=kit.ours, diff=kit.diff)
+
+
+if __name__ == "__main__":
+    main()

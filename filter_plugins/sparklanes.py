@@ -257,6 +257,7 @@ class FilterModule:
             "lane_rank_text": lane_rank_text,
             "overlay_plan": overlay_plan,
             "sparklanes_borrowed": weights.borrowed,
+            "sparklanes_budgets": gates.budgets,
             "sparklanes_complete_on": weights.complete_on,
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,

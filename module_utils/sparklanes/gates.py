@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import fabric_cluster, readiness, releases, restore, status
+from ansible.module_utils.sparklanes import budget, fabric_cluster, readiness, releases, restore, status
 
 Facts = Mapping[str, Any]
 
@@ -47,6 +47,22 @@ def gate_a(
         bool(break_lock),
         bool(forget_deaths),
     )
+    return [check.to_dict() for check in made]
+
+
+def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:
+    """Whether the lane fits each Spark as it is now. `registered`: host → result of readiness_info; `lanes`: host → its lane.
+
+    A host that did not answer is a failed row of gate A already.
+    """
+    made = []
+    for host, lane in lanes.items():
+        facts = (answered(registered.get(host)) or {}).get("readiness")
+        if facts is None or not lane:
+            continue
+        busy = any(box.get("running") and (box.get("deployment") or box.get("uses_gpu")) for box in facts.get("containers") or [])
+        idle = not busy and not (facts.get("gpu") or {}).get("processes")
+        made += budget.checks(lane, host, budget.Node.of(facts.get("memory"), idle))
     return [check.to_dict() for check in made]
 
 

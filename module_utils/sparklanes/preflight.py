@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import deployments
+from ansible.module_utils.sparklanes import budget, deployments
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.lane_schema import Schema, resolve
 from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals
@@ -144,7 +144,7 @@ def _deployment(
         usable = all(check.status != FAIL for check in resolved)
         checks += resolved
         if usable:
-            checks += lane_checks(lane, host)
+            checks += lane_checks(lane, host) + budget.checks(lane, host)
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]

@@ -37,6 +37,34 @@ SHM_GIB = 32.0
 # MemAvailable leaves out the kernel's reserves, so free memory may turn out this much more.
 SLACK = 1.02
 
+# name → least, most (GiB of a Spark where it is memory of one), what it is.
+_MEMORY = (0.0, SPARK_GIB)
+_COUNT = (0.0, float("inf"))
+_SOME = (1.0, float("inf"))
+RANGES: dict[str, tuple[float, float]] = {
+    # The kernel's own.
+    "lane_swappiness": (0, 200),
+    "lane_page_cache_interval_seconds": _SOME,
+    "lane_page_cache_duration_seconds": _COUNT,
+    "lane_page_cache_floor_gib": (0.001, SPARK_GIB),
+    "lane_min_free_gib": _MEMORY,
+    "lane_settle_seconds": _COUNT,
+    "lane_min_blocks": _COUNT,
+    "lane_touch_probe_gib": _MEMORY,
+    "lane_touch_margin_gib": _MEMORY,
+    "lane_gpu_memory_utilization": (0.001, 1.0),
+    "lane_kv_cache_memory_bytes": _SOME,
+    "lane_max_model_len": _SOME,
+    "lane_max_num_seqs": _SOME,
+    "lane_max_num_batched_tokens": _SOME,
+    "lane_memory.kv_bytes_per_token": _SOME,
+    "lane_memory.vocab_size": _SOME,
+    **{
+        f"lane_memory.{name}_gib": _COUNT
+        for name in ("weights", "drafter", "graphs", "other", "parked", "reserve", "kv", "worker_less", "scoring")
+    },
+}
+
 Lane = Mapping[str, Any]
 
 
@@ -87,8 +115,8 @@ class Budget:
     kv: float | None
 
 
-def _uses_gpu(lane: Lane) -> bool:
-    return bool((lane.get("lane_container") or {}).get("gpus"))
+# GPUs with memory of their own: nothing here is true of them.
+APART = ("sm_90", "sm_120")
 
 
 def _eager(lane: Lane) -> bool:
@@ -99,7 +127,7 @@ def total_of(lane: Lane, node: Node | None) -> float | None:
     """The memory of the Spark; before one was asked, that of every published one. Without a GPU it may be any machine."""
     if node is not None:
         return node.total
-    return SPARK_GIB if _uses_gpu(lane) else None
+    return SPARK_GIB if lane.get("lane_gpu_arch") == "sm_121" else None
 
 
 def kv_given(lane: Lane) -> tuple[float | None, str]:
@@ -134,7 +162,7 @@ def budget(lane: Lane, node: Node | None = None) -> Budget:
     drafter = 0.0 if memory["drafter_gib"] is None and not lane.get("lane_drafter") else memory["drafter_gib"]
     graphs = 0.0 if memory["graphs_gib"] is None and _eager(lane) else memory["graphs_gib"]
     share = lane.get("lane_gpu_memory_utilization")
-    if kv is None and None not in (share, total, weights, drafter):
+    if kv is None and share is not None and total is not None and weights is not None and drafter is not None:
         kv = max(0.0, share * total - weights - drafter)
         kv_source = f"what lane_gpu_memory_utilization {share:g} leaves, activations included"
     parts = {"weights": weights, "drafter": drafter, "graphs": graphs, "kv cache": kv}
@@ -198,10 +226,30 @@ def highest_utilization(obtainable: float, total: float) -> float:
 # --- rules -----------------------------------------------------------------------------------------------------
 
 
+def number_checks(lane: Lane, host: str) -> list[Check]:
+    """Numbers of memory that no Spark could honour are refused on the controller, before anything is written anywhere."""
+    made = []
+    for name, (least, most) in RANGES.items():
+        top, _, member = name.partition(".")
+        value = lane[top].get(member) if member else lane.get(top)
+        if value is None or least <= value <= most:
+            continue
+        expected = f"{least:g} to {most:g}" if most != float("inf") else f"{least:g} or more"
+        made.append(
+            Check(
+                "LANE.NUMBERS", host, FAIL, f"{name} is {value:g}", expected, f"Correct {name} in the lane or in your own file."
+            )
+        )
+    return made or [Check("LANE.NUMBERS", host, PASS, "within what a Spark has")]
+
+
 def checks(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """Whether the lane may boot on this Spark; without `node`, on any Spark (preflight)."""
-    made = [*check_fit(lane, host, node), *check_context(lane, host), *check_utilization(lane, host, node)]
-    made += [*check_scoring(lane, host, node), *check_shm(lane, host, node), *check_reported(lane, host)]
+    made = [*check_context(lane, host), *check_reported(lane, host)]
+    if lane.get("lane_gpu_arch") in APART:
+        return made
+    made += [*check_fit(lane, host, node), *check_utilization(lane, host, node)]
+    made += [*check_scoring(lane, host, node), *check_shm(lane, host, node)]
     return made
 
 

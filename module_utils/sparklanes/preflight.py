@@ -144,7 +144,7 @@ def _deployment(
         usable = all(check.status != FAIL for check in resolved)
         checks += resolved
         if usable:
-            checks += lane_checks(lane, host) + budget.checks(lane, host)
+            checks += [*lane_checks(lane, host), *budget.number_checks(lane, host), *budget.checks(lane, host)]
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]

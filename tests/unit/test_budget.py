@@ -185,7 +185,8 @@ def test_a_lane_without_numbers_is_never_passed() -> None:
 
 def test_a_machine_without_a_gpu_is_judged_once_it_was_asked() -> None:
     small = lane(
-        {"lane_nodes": 1, "lane_tensor_parallel_size": 1}, {"weights_gib": 1, "graphs_gib": 0, "other_gib": 1, "kv_gib": 1}
+        {"lane_nodes": 1, "lane_tensor_parallel_size": 1, "lane_gpu_arch": "cpu"},
+        {"weights_gib": 1, "graphs_gib": 0, "other_gib": 1, "kv_gib": 1},
     )
     assert budget.checks(small, "s1") == []
     assert the("BUDGET.FIT", budget.checks(small, "s1", Node(24, 20, 10, True))).status == "pass"
@@ -232,6 +233,45 @@ def test_preflight_refuses_by_numbers_alone() -> None:
     assert judge(lane_max_model_len="300000") == {"BUDGET.CONTEXT"}
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"lane_swappiness": 300}, "lane_swappiness is 300"),
+        ({"lane_swappiness": -1}, "lane_swappiness is -1"),
+        ({"lane_page_cache_floor_gib": -8}, "lane_page_cache_floor_gib is -8"),
+        ({"lane_page_cache_floor_gib": 0}, "lane_page_cache_floor_gib is 0"),
+        ({"lane_page_cache_floor_gib": 128}, "lane_page_cache_floor_gib is 128"),
+        ({"lane_page_cache_interval_seconds": 0}, "lane_page_cache_interval_seconds is 0"),
+        ({"lane_min_free_gib": 200}, "lane_min_free_gib is 200"),
+        ({"lane_min_free_gib": -1}, "lane_min_free_gib is -1"),
+        ({"lane_settle_seconds": -1}, "lane_settle_seconds is -1"),
+        ({"lane_touch_probe_gib": -1}, "lane_touch_probe_gib is -1"),
+        ({"lane_touch_margin_gib": -1}, "lane_touch_margin_gib is -1"),
+        ({"lane_gpu_memory_utilization": 1.2}, "lane_gpu_memory_utilization is 1.2"),
+        ({"lane_gpu_memory_utilization": 0}, "lane_gpu_memory_utilization is 0"),
+        ({"lane_kv_cache_memory_bytes": 0}, "lane_kv_cache_memory_bytes is 0"),
+        ({"lane_max_model_len": 0}, "lane_max_model_len is 0"),
+        ({"lane_memory": {"weights_gib": -1}}, "lane_memory.weights_gib is -1"),
+        ({"lane_memory": {"kv_bytes_per_token": 0}}, "lane_memory.kv_bytes_per_token is 0"),
+    ],
+)
+def test_nonsense_is_refused_on_the_controller(more: dict[str, Any], says: str) -> None:
+    made = budget.number_checks(
+        lane(
+            {**MEASURED["glm53_mtp"]["lane"], **{k: v for k, v in more.items() if k != "lane_memory"}},
+            more.get("lane_memory") or {},
+        ),
+        "s1",
+    )
+    assert [check.found.startswith(says) for check in made if check.status == "fail"] == [True], made
+    assert all(check.remedy for check in made)
+
+
+def test_sensible_numbers_are_one_row_that_passes() -> None:
+    for name in MEASURED:
+        assert [check.status for check in budget.number_checks(measured(name), "s1")] == ["pass"]
+
+
 NUMBERS = st.none() | st.floats(0, 500)
 
 
@@ -256,7 +296,7 @@ def test_no_numbers_break_it_and_an_unknown_part_never_passes(memory: dict[str, 
     sum_ = budget.budget(lane_, node)
     if sum_.unknown:
         assert all(check.status in ("warn", "fail") for check in fit)
-    if sum_.have is not None and sum_.least > sum_.have - sum_.reserve + 0.01:
+    if fit and sum_.have is not None and sum_.least > sum_.have - sum_.reserve + 0.01:
         assert fit[0].status == "fail"
     assert all(check.remedy for check in made if check.status in ("fail", "warn"))
     assert budget.text(lane_, node)

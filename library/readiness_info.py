@@ -57,7 +57,7 @@ RETURN = r"""
 readiness:
   description: >-
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
-    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (present, processes, error), C(memory) (bytes by
+    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (local RepoDigests, null where absent),
     C(peers) (address to true or false), C(transaction), C(deployment_state), C(releases),
     C(last_good) (manifest and api of the frozen release that last passed all gates).
@@ -71,26 +71,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import gpu
 from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.listeners import parse_ss
 from ansible.module_utils.sparklanes.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.releases import Store
-
-
-def gpu_facts(module: AnsibleModule) -> dict[str, Any]:
-    """Compute processes by nvidia-smi; a process listed twice (C and G) counts once."""
-    binary = module.get_bin_path("nvidia-smi")
-    if not binary:
-        return {"present": False, "processes": None, "error": "nvidia-smi is not installed"}
-    rc, out, err = module.run_command(["timeout", "20", binary, "--query-compute-apps=pid,process_name", "--format=csv,noheader"])
-    if rc != 0:
-        return {"present": True, "processes": None, "error": f"nvidia-smi: exit {rc}: {(err or out).strip()[:200]}"}
-    processes = {}
-    for line in out.splitlines():
-        pid, _, name = line.partition(",")
-        if pid.strip().isdigit():
-            processes[int(pid)] = name.strip()
-    return {"present": True, "processes": [{"pid": pid, "name": name} for pid, name in sorted(processes.items())], "error": ""}
 
 
 def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[str, Any]]:
@@ -146,7 +131,7 @@ def main() -> None:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
     facts["listeners"] = listener_facts(module, boxes)
-    facts["gpu"] = gpu_facts(module)
+    facts["gpu"] = gpu.facts()
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
         shm = os.statvfs("/dev/shm")

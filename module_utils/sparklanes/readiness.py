@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes import gpu
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
 
@@ -222,6 +223,8 @@ def gate_a(
         ]
         made += peers(host, known, addresses)
         made += shared_memory(host, known, spec.get("options") or {})
+        if (spec.get("options") or {}).get("gpus"):
+            made += gpu.gate(host, known.get("gpu") or {})
     return made
 
 
@@ -278,10 +281,10 @@ def gate_b(
 
 
 def gpu_idle(host: str, facts: Facts) -> Check:
-    gpu = facts.get("gpu") or {}
-    processes = gpu.get("processes")
-    if gpu.get("error") or processes is None:
-        return judged("GPU.IDLE", host, None, gpu.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
+    found = facts.get("gpu") or {}
+    processes = found.get("processes")
+    if found.get("error") or processes is None:
+        return judged("GPU.IDLE", host, None, found.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
     names = ", ".join(f"{entry['name']} (pid {entry['pid']})" for entry in processes)
     return judged(
         "GPU.IDLE",

@@ -32,6 +32,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.sparklanes import (  # noqa: E402
     controller,
     deployments,
+    fabric_reach,
     gates,
     lane_schema,
     lanes,
@@ -259,6 +260,7 @@ class FilterModule:
             "sparklanes_borrowed": weights.borrowed,
             "sparklanes_budgets": gates.budgets,
             "sparklanes_complete_on": weights.complete_on,
+            "sparklanes_fabric_plans": fabric_reach.plans,
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": gates.gate_b,

@@ -11,7 +11,10 @@ module: readiness_info
 short_description: Report what a launch must know of this Spark
 description:
   - Reads, in one execution, Docker, containers, listening ports, GPU processes, memory, /dev/shm, the local image,
-    the deployment's state and lock, and whether the other ranks answer over the fabric.
+    the deployment's state and lock, and whether the other ranks answer over each rail of the fabric.
+  - With O(master_port) rank 0 listens for some seconds on the rendezvous port, and the other ranks connect to it. Where a rank of this
+    Spark has a connection to that port already, that is the answer.
+  - With O(image) it reads C(nccl.conf) out of the image, through a container that is created, never started and removed.
   - It judges nothing. What could not be read is said in its place, so that a gate can fail on it.
 options:
   deployment:
@@ -21,14 +24,54 @@ options:
   image:
     description: Reference (C(repository@digest)) of the image whose local digests are reported.
     type: str
-  peers:
-    description: Fabric addresses to ping, one echo each.
+  probes:
+    description: Pings over the rails, all at once. None may be fragmented; a small one follows where it fails.
     type: list
-    elements: str
+    elements: dict
     default: []
-  interface:
-    description: Fabric interface that the pings leave through.
-    type: str
+    suboptions:
+      peer:
+        description: Name of the other Spark.
+        type: str
+        required: true
+      rail:
+        description: Number of the rail.
+        type: str
+        required: true
+      ifname:
+        description: Network device that the ping is bound to.
+        type: str
+        required: true
+      source:
+        description: Address that the ping is bound to.
+        type: str
+        required: true
+      address:
+        description: Address of the other Spark on that rail.
+        type: str
+        required: true
+      size:
+        description: Bytes of data, the MTU less the headers.
+        type: int
+        required: true
+  master_port:
+    description: The end of the rendezvous port that this rank tries.
+    type: dict
+    suboptions:
+      address:
+        description: Fabric address of rank 0.
+        type: str
+        required: true
+      port:
+        description: The port.
+        type: int
+        required: true
+      listen_for:
+        description: Rank 0 listens, at most some seconds, until so many others have connected.
+        type: int
+      source:
+        description: Address that another rank connects from.
+        type: str
   root:
     description: Where releases and state lie.
     type: path
@@ -48,8 +91,9 @@ EXAMPLES = r"""
 - name: Look at this Spark
   readiness_info:
     deployment: sparks
-    peers: [192.168.100.11]
-    interface: enp1s0f0np0
+    probes:
+      - {peer: spark-2, rail: "0", ifname: enp1s0f0np0, source: 192.168.100.11, address: 192.168.100.12, size: 8972}
+    master_port: {address: 192.168.100.11, port: 29500, listen_for: 1}
   register: gates_facts
 """
 
@@ -59,7 +103,9 @@ readiness:
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (local RepoDigests, null where absent),
-    C(peers) (address to true or false), C(transaction), C(deployment_state), C(releases),
+    C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
+    C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
+    C(transaction), C(deployment_state), C(releases),
     C(last_good) (manifest and api of the frozen release that last passed all gates).
   returned: always
   type: dict
@@ -71,7 +117,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import gpu
+from ansible.module_utils.sparklanes import fabric_reach, gpu
 from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.listeners import parse_ss
 from ansible.module_utils.sparklanes.page_cache import parse_meminfo
@@ -104,13 +150,70 @@ def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[s
     return found
 
 
+KNOCK_SECONDS = 8.0  # modules of one task begin within a few seconds of each other
+MEET_SECONDS = 10.0
+CONF_FILES = ("/root/.nccl.conf", "/etc/nccl.conf")  # in the order in which NCCL reads them
+
+
+def probe_facts(module: AnsibleModule) -> list[dict[str, Any]] | None:
+    """None where there is no ping: nothing was measured."""
+    program = module.get_bin_path("ping")
+    return fabric_reach.run_pings(program, module.params["probes"]) if program else None
+
+
+def knock(module: AnsibleModule, end: dict[str, Any]) -> dict[str, Any]:
+    """A rank that runs holds a connection to that port for all its life: then rank 0's running engine is not bothered."""
+    _, text, _ = module.run_command(["ss", "-Htn", "state", "established"])
+    if fabric_reach.established(text, end["address"], end["port"]):
+        return {"outcome": "established", "error": ""}
+    found: dict[str, Any] = fabric_reach.knock(end["address"], end["port"], end["source"] or "", KNOCK_SECONDS)
+    return found
+
+
+def image_conf(module: AnsibleModule, docker: Docker, reference: str) -> dict[str, str] | None:
+    """The nccl.conf files of a local image: {path: text} of those that it has."""
+    try:
+        made = docker.call("create", "--network", "none", "--entrypoint", "/nothing", reference).split()
+    except DockerError:
+        return None
+    found: dict[str, str] = {}
+    try:
+        for number, path in enumerate(CONF_FILES):
+            copy = Path(module.tmpdir) / f"nccl-{number}.conf"
+            try:
+                docker.call("cp", "--follow-link", f"{made[-1]}:{path}", str(copy))
+            except DockerError:
+                continue  # the image has none, which is how it should be
+            if copy.is_file():
+                found[path] = copy.read_text(encoding="utf-8", errors="replace")[:65536]
+    finally:
+        docker.call("rm", made[-1])
+    return found
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "deployment": {"type": "str", "required": True},
             "image": {"type": "str"},
-            "peers": {"type": "list", "elements": "str", "default": []},
-            "interface": {"type": "str"},
+            "probes": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    **{name: {"type": "str", "required": True} for name in ("peer", "rail", "ifname", "source", "address")},
+                    "size": {"type": "int", "required": True},
+                },
+            },
+            "master_port": {
+                "type": "dict",
+                "options": {
+                    "address": {"type": "str", "required": True},
+                    "port": {"type": "int", "required": True},
+                    "listen_for": {"type": "int"},
+                    "source": {"type": "str"},
+                },
+            },
             "root": {"type": "path", "default": "/var/lib/sparklanes"},
         },
         supports_check_mode=True,
@@ -131,6 +234,9 @@ def main() -> None:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
     facts["listeners"] = listener_facts(module, boxes)
+    end, meeting = params["master_port"], None
+    if end and end["listen_for"]:  # after the look at who listens, before anything that takes time
+        meeting = fabric_reach.Meeting(end["address"], end["port"])
     facts["gpu"] = gpu.facts()
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
@@ -138,11 +244,7 @@ def main() -> None:
         facts["shm_total_bytes"], facts["shm_free_bytes"] = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
     except OSError:
         facts["shm_total_bytes"] = facts["shm_free_bytes"] = None
-    through = ["-I", params["interface"]] if params["interface"] else []
-    facts["peers"] = {
-        address: module.run_command(["ping", "-n", "-q", "-c", "1", "-W", "2", *through, address])[0] == 0
-        for address in params["peers"]
-    }
+    facts["probes"] = probe_facts(module)
     transaction = store.transaction()
     facts["transaction"] = {**transaction.to_dict(), "expired": transaction.expired(facts["time"])} if transaction else {}
     facts["deployment_state"] = store.state().to_dict()
@@ -150,6 +252,11 @@ def main() -> None:
     good = store.state().last_good
     kept = (store.spec(good), store.manifest(good)) if good else (None, None)
     facts["last_good"] = {"manifest": kept[1], "api": kept[0]["api"]} if kept[0] and kept[1] else {}
+    facts["image_conf"] = image_conf(module, docker, params["image"]) if facts["image"] is not None else None
+    if meeting:
+        facts["master_port"] = meeting.meet(end["listen_for"], MEET_SECONDS)
+    elif end:
+        facts["master_port"] = knock(module, end)
     module.exit_json(changed=False, readiness=facts)
 
 

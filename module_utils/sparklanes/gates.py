@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import budget, fabric_cluster, readiness, releases, restore, status
+from ansible.module_utils.sparklanes import budget, fabric_cluster, fabric_reach, readiness, releases, restore, status
 
 Facts = Mapping[str, Any]
 
@@ -35,7 +35,6 @@ def gate_a(
     """Checks of gate A. `registered`: host → result of readiness_info; `fabrics`: host → roce_fabric."""
     hosts = list(specs)
     facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
-    addresses = {str(fabrics[host]["host_ip"]): host for host in hosts if fabrics.get(host, {}).get("host_ip")}
     made = readiness.gate_a(
         hosts,
         facts,
@@ -43,7 +42,7 @@ def gate_a(
         staging,
         transaction,
         now,
-        addresses if len(hosts) > 1 else {},
+        fabric_reach.plans(specs, fabrics),
         bool(break_lock),
         bool(forget_deaths),
     )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import gpu
+from ansible.module_utils.sparklanes import fabric_conf, fabric_reach, gpu
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
 
@@ -155,23 +155,6 @@ def staged(host: str, id_: str, what: str, facts: Facts | None) -> Check:
     )
 
 
-def peers(host: str, facts: Facts, names: Mapping[str, str]) -> list[Check]:
-    """One ping over the chosen fabric interface to every other rank. `names` maps fabric address → host."""
-    answers = facts.get("peers") or {}
-    return [
-        judged(
-            "FABRIC.PEER",
-            host,
-            answers.get(address),
-            f"{name} ({address}): {'answers' if answers.get(address) else 'no answer'}",
-            "answers over the fabric",
-            f"Look at the cable, the address and the MTU between {host} and {name}.",
-        )
-        for address, name in names.items()
-        if name != host
-    ]
-
-
 def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[Check]:
     """With the host's IPC namespace a rank uses the Spark's /dev/shm; Docker's own shm size is ignored then."""
     if options.get("ipc") != "host":
@@ -197,7 +180,7 @@ def gate_a(
     staging: Mapping[str, Mapping[str, Facts | None]],
     transaction: str,
     now: float,
-    addresses: Mapping[str, str],
+    reach: Mapping[str, Facts],
     break_lock: bool = False,
     forget_deaths: bool = False,
 ) -> list[Check]:
@@ -205,7 +188,7 @@ def gate_a(
 
     hosts: the ranks in order. facts: `readiness_info` of each, None where a host did not answer.
     specs: the rendered rank spec of each. staging: per host, check-mode results of the staging modules by check id.
-    addresses: fabric address → host, of all ranks.
+    reach: what each was to try over the fabric (fabric_reach.plans).
     """
     made = reachable(hosts, facts)
     for host in hosts:
@@ -221,7 +204,9 @@ def gate_a(
         made += [
             staged(host, id_, what, (staging.get(host) or {}).get(id_)) for id_, what in STAGED if id_ in staging.get(host, {})
         ]
-        made += peers(host, known, addresses)
+        if known.get("image"):
+            made.append(fabric_conf.image_conf_check(host, known.get("image_conf"), spec))
+        made += fabric_reach.gate_checks(host, reach.get(host) or {}, known, facts.get(hosts[0]))
         made += shared_memory(host, known, spec.get("options") or {})
         if (spec.get("options") or {}).get("gpus"):
             made += gpu.gate(host, known.get("gpu") or {})

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible.module_utils.sparklanes import containers, readiness
+from ansible.module_utils.sparklanes import containers, fabric_reach, readiness
 from ansible.module_utils.sparklanes.checks import Check, verdict
 from ansible.module_utils.sparklanes.listeners import parse_ss
 from conftest import FIXTURES
@@ -27,7 +27,20 @@ def spec(rank: int) -> dict[str, Any]:
 
 
 SPECS = {"s1": spec(0), "s2": spec(1)}
-ADDRESSES = {"10.1.0.1": "s1", "10.1.0.2": "s2"}
+FABRICS = {
+    host: {
+        "host_ip": f"10.1.0.{number}",
+        "ifname": "fab0",
+        "rails": [{"netdev": "fab0", "ipv4": f"10.1.0.{number}", "network": "10.1.0.0/24", "mtu": 9000}],
+    }
+    for number, host in enumerate(HOSTS, 1)
+}
+REACH = fabric_reach.plans(SPECS, FABRICS)
+
+
+def answers(**more: Any) -> list[dict[str, Any]]:
+    """What a host's ping of its one peer gave; both hosts' under one roof, as results are found by peer."""
+    return [{"peer": peer, "rail": "0", "ok": True, "small": None, "said": "", **more} for peer in HOSTS]
 
 
 def facts(**more: Any) -> dict[str, Any]:
@@ -39,7 +52,9 @@ def facts(**more: Any) -> dict[str, Any]:
         "memory": {"MemFree": 100 * GIB},
         "shm_total_bytes": 4 * GIB,
         "image": [IMAGE],
-        "peers": {"10.1.0.1": True, "10.1.0.2": True},
+        "image_conf": {},
+        "probes": answers(),
+        "master_port": {"listened": True, "outcome": "accepted", "error": ""},
         "transaction": {},
         "deployment_state": {},
         **more,
@@ -51,7 +66,7 @@ STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
 
 def gate_a(known: dict[str, Any], staging: dict[str, Any] | None = None) -> dict[str, Check]:
     """Checks by host and id; of several under one id one that failed, if any."""
-    made = readiness.gate_a(HOSTS, known, SPECS, staging or STAGED, "mine", 1000.0, ADDRESSES)
+    made = readiness.gate_a(HOSTS, known, SPECS, staging or STAGED, "mine", 1000.0, REACH)
     return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
 
 
@@ -68,6 +83,8 @@ def test_a_ready_fleet_passes() -> None:
         "IMAGE.DIGEST",
         "WEIGHTS.STAGED",
         "FABRIC.PEER",
+        "FABRIC.MASTER_PORT",
+        "FABRIC.IMAGE_CONF",
         "MEMORY.SHM",
     }
 
@@ -85,8 +102,11 @@ def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None
         ({"docker": {}}, "NODE.DOCKER", "not measured"),
         ({"image": None}, "IMAGE.DIGEST", "not on this Spark"),
         ({"image": ["registry/engine@sha256:" + "b" * 64]}, "IMAGE.DIGEST", "bbbb"),
-        ({"peers": {"10.1.0.2": False}}, "FABRIC.PEER", "no answer"),
-        ({"peers": {}}, "FABRIC.PEER", "no answer"),
+        ({"probes": answers(ok=False, small=False)}, "FABRIC.PEER", "no answer at all"),
+        ({"probes": answers(ok=False, small=True)}, "FABRIC.PEER", "small packets pass, 8972 bytes don't"),
+        ({"probes": None}, "FABRIC.PEER", "not measured"),
+        ({"image_conf": None}, "FABRIC.IMAGE_CONF", "not measured"),
+        ({"image_conf": {"/etc/nccl.conf": "NCCL_IB_GID_INDEX=3\n"}}, "FABRIC.IMAGE_CONF", "NCCL_IB_GID_INDEX=3"),
         ({"shm_total_bytes": 62 * 1024**2}, "MEMORY.SHM", "0.06 GiB"),
         ({"shm_total_bytes": None}, "MEMORY.SHM", "not measured"),
         ({"deployment_state": {"deaths": ["a", "b"]}}, "DEATHS.EXPLAINED", "2 unexplained"),

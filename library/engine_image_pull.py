@@ -1,18 +1,20 @@
 #!/usr/bin/python
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Have an engine image on the Spark, by digest and by nothing else."""
+"""Have an engine image on the Spark: by digest or ID, and by nothing else."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: engine_image_pull
-short_description: Have an engine image on the Spark, by digest only
+short_description: Have an engine image on the Spark, by digest or ID only
 description:
-  - Pulls C(REPOSITORY@DIGEST) where it is missing, and compares the digests of what is there with what was asked for, in one execution.
-  - A missing or malformed digest, a tag, a digest that the registry does not know, another image under the same name, and an
-    image for other machines are each refused with what was found and what to do, before anything changes.
+  - Looks for the image by its digest under any name, by its IDs, and by what this Spark noted when it received it; where it is
+    missing, takes it out of an archive, from another Spark's registry, or from its own. One execution.
+  - A missing or malformed digest, a tag, a digest that the registry does not know, an archive that is not the lane's, another image
+    under the same name, and an image for other machines are each refused with what was found and what to do, before anything changes.
+  - An archive is hashed while Docker reads it, and its end is withheld until the hash is right; of a wrong one nothing is kept.
   - It talks to Docker through its command line rather than through M(community.docker.docker_image_pull). That module needs the
     Python package requests on each Spark, passes Docker's errors on as they are, and needs further tasks to list what is there and to compare.
 options:
@@ -21,18 +23,81 @@ options:
     type: str
     required: true
   digest:
-    description: C(sha256:) and 64 hex digits.
+    description: C(sha256:) and 64 hex digits. Empty for an image that no registry has.
     type: str
-    required: true
+    default: ''
+  ids:
+    description: >-
+      IDs that mean this image too, as C(docker image inspect) shows them: the digest of its configuration (overlay2) or of its manifest
+      (containerd). Needed where there is no digest.
+    type: list
+    elements: str
+    default: []
   host:
     description: Name of the Spark in messages.
     type: str
     required: true
   pull:
-    description: V(never) only looks; a missing image is then refused.
+    description: V(look) only says what is here. V(never) refuses an image that is not.
     type: str
-    choices: [missing, never]
+    choices: [missing, never, look]
     default: missing
+  archive:
+    description: What C(docker save) wrote, on this Spark or a mount of it, packed with gzip or zstd or not. Preferred to a registry.
+    type: dict
+    suboptions:
+      path:
+        description: The file.
+        type: path
+        required: true
+      sha256:
+        description: Its hash, 64 hex digits.
+        type: str
+        required: true
+  through:
+    description: The registry of another Spark, as C(lent) of M(image_registry) names it, for the time of this run.
+    type: dict
+    suboptions:
+      registry:
+        description: C(ADDRESS:PORT).
+        type: str
+        required: true
+      repository:
+        description: Name of the image there.
+        type: str
+        required: true
+      digest:
+        description: Its digest there.
+        type: str
+        required: true
+      id:
+        description: Its ID on the Spark that lends it.
+        type: str
+        required: true
+      store:
+        description: The image store of that Spark.
+        type: str
+        required: true
+      ca:
+        description: Certificate of the registry, in PEM.
+        type: str
+        required: true
+      certificate:
+        description: Certificate of this client, in PEM.
+        type: str
+        required: true
+      key:
+        description: Its key, in PEM.
+        type: str
+        required: true
+  reserve_gib:
+    description: GiB of Docker's disk that stay free; an archive that leaves less is refused.
+    type: int
+    default: 10
+  images_dir:
+    description: Where notes on images lie.
+    type: path
+    default: /var/lib/sparklanes/images
 attributes:
   check_mode:
     description: Says whether it would pull. Whether the registry knows the digest shows only in a real run.
@@ -50,6 +115,13 @@ EXAMPLES = r"""
     repository: "{{ lane_image.repository }}"
     digest: "{{ lane_image.digest }}"
     host: "{{ inventory_hostname }}"
+
+- name: Have a local build, out of its archive
+  engine_image_pull:
+    repository: vllm-glm52-b12x
+    ids: ['sha256:{{ config_digest }}']
+    archive: {path: /mnt/nas/engine.tar.zst, sha256: '{{ archive_sha256 }}'}
+    host: "{{ inventory_hostname }}"
 """
 
 RETURN = r"""
@@ -59,15 +131,21 @@ actions:
   type: list
   elements: str
 reference:
-  description: C(REPOSITORY@DIGEST).
+  description: C(REPOSITORY@DIGEST), or the ID.
   returned: always
   type: str
+here:
+  description: Whether the image is on this Spark now.
+  returned: always
+  type: bool
 image:
-  description: C(id), C(repo_digests), C(architecture), C(size_bytes) of the image, V(null) where it is not there yet (check mode).
+  description: >-
+    C(name) by which Docker finds it, C(how) it was recognised (name, digest, id, record), C(id), C(repo_digests), C(repo_tags),
+    C(architecture), C(size_bytes). V(null) where it is not there yet.
   returned: always
   type: dict
 store:
-  description: Storage driver of Docker on this Spark. Image IDs of two Sparks only compare where it is the same.
+  description: Image store of Docker on this Spark. Image IDs of two Sparks only compare where it is the same.
   returned: always
   type: str
 checks:
@@ -79,13 +157,40 @@ checks:
 
 import os
 import shutil
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import images
 from ansible.module_utils.sparklanes.checks import failures, sentence
 from ansible.module_utils.sparklanes.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.image_archive import ArchiveError, guarding_memory, load
+from ansible.module_utils.sparklanes.image_registry import client_certificates
+from ansible.module_utils.sparklanes.image_store import Found, ImageStore, store_of
+
+OPTIONS: dict[str, Any] = {
+    "repository": {"type": "str", "required": True},
+    "digest": {"type": "str", "default": ""},
+    "ids": {"type": "list", "elements": "str", "default": []},
+    "host": {"type": "str", "required": True},
+    "pull": {"type": "str", "choices": ["missing", "never", "look"], "default": "missing"},
+    "archive": {
+        "type": "dict",
+        "options": {"path": {"type": "path", "required": True}, "sha256": {"type": "str", "required": True}},
+    },
+    "through": {
+        "type": "dict",
+        "options": {
+            **{
+                name: {"type": "str", "required": True}
+                for name in ("registry", "repository", "digest", "id", "store", "ca", "certificate")
+            },
+            "key": {"type": "str", "required": True, "no_log": True},
+        },
+    },
+    "reserve_gib": {"type": "int", "default": 10},
+    "images_dir": {"type": "path", "default": "/var/lib/sparklanes/images"},
+}
 
 
 class EngineImage:
@@ -93,87 +198,138 @@ class EngineImage:
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
-        self.host: str = module.params["host"]
-        self.reference = images.Reference(module.params["repository"], module.params["digest"])
+        self.params = module.params
+        self.host: str = self.params["host"]
+        self.ids: list[str] = self.params["ids"]
+        self.reference = images.Reference(self.params["repository"], self.params["digest"], tuple(self.ids))
         self.docker = Docker(module.run_command)
+        self.images = ImageStore(module.run_command, self.params["images_dir"])
         self.actions: list[str] = []
 
     def fail(self, problem: str) -> NoReturn:
         self.module.fail_json(msg=f"{self.host}: {problem}", reference=str(self.reference), actions=self.actions)
         raise SystemExit(1)
 
-    def local(self) -> images.LocalImage | None:
-        rc, out, err = self.module.run_command(["docker", "image", "inspect", str(self.reference)])
-        if rc == 0:
-            found: images.LocalImage = images.parse_inspect(out)
-            return found
-        if "no such image" not in err.lower():
-            self.fail(f"docker image inspect {self.reference}: {err.strip()} → {images.explain(err)}")
-        return None
+    def local(self) -> Found | None:
+        found: Found | None = self.images.find(str(self.reference), self.ids)
+        return found
 
     def instead(self) -> str:
         rows = self.docker.call("image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}")
         return str(images.others(self.reference, images.parse_list(rows)))
 
-    def pull(self) -> None:
-        rc, out, err = self.module.run_command(["docker", "pull", "--quiet", str(self.reference)])
+    # The three ways in which an image comes
+
+    def fetch(self, store: str) -> None:
+        if self.params["through"]:
+            self.borrow(store)
+        elif self.params["archive"]:
+            self.load()
+        elif self.reference.digest:
+            self.pull(str(self.reference))
+        else:
+            self.fail(
+                f"{self.reference.repository} with ID {self.reference} is not here, and no registry has it. Name an archive of it "
+                "(lane_image_site: {archive: {path: …, sha256: …}}), or load it by hand: `docker load < FILE`"
+            )
+
+    def pull(self, name: str) -> None:
+        self.actions.append(f"Pull {name}")
+        if self.module.check_mode:
+            return
+        with guarding_memory():
+            rc, out, err = self.module.run_command(["docker", "pull", "--quiet", name])
         if rc != 0:
             told = (err or out).strip()
-            self.fail(f"{self.reference} could not be pulled: {told} → {images.explain(told)}. {self.instead()}".rstrip())
+            self.fail(f"{name} could not be pulled: {told} → {images.explain(told)}. {self.instead()}".rstrip())
+
+    def borrow(self, store: str) -> None:
+        """From the registry of another Spark. What came must be what that Spark has."""
+        lent = self.params["through"]
+        name = f"{lent['registry']}/{lent['repository']}@{lent['digest']}"
+        with client_certificates(lent["registry"], lent["ca"], lent["certificate"], lent["key"], not self.module.check_mode):
+            self.pull(name)
+        if self.module.check_mode:
+            return
+        image = self.images.inspect(name)
+        if image is None:
+            self.fail(f"{name} was pulled and is not here; Docker's image store is damaged. Look at `journalctl -u docker`")
+        if store == lent["store"] and image.id != lent["id"]:
+            self.fail(
+                f"from {lent['registry']} came an image with ID {image.id}, expected {lent['id']}. Something changed it on its way; "
+                f"remove it (`docker image rm {name}`) and run this again"
+            )
+        if self.reference.digest:
+            self.images.note(self.reference.digest, id=image.id, name=name, received_from=lent["registry"])
+
+    def load(self) -> None:
+        archive = self.params["archive"]
+        path = Path(archive["path"])
+        self.actions.append(f"Load {self.reference} out of {path}")
+        if self.module.check_mode and path.is_file():
+            return
+        try:
+            loaded = load(path, archive["sha256"], self.params["reserve_gib"])
+        except ArchiveError as error:
+            self.fail(str(error))
+        wanted = {self.reference.digest, *self.ids} - {""}
+        for name in loaded:
+            image = self.images.inspect(name)
+            if image is not None and any(images.known_by(image, digest, self.ids) for digest in wanted):
+                return
+        self.fail(
+            f"{path} holds {', '.join(loaded) or 'no image'}, and none of it is {self.reference}. It is the archive that the lane names "
+            "(its sha256 is right), so the lane's digest or IDs are wrong: `docker image inspect` shows the ID of what was loaded"
+        )
 
     def run(self) -> dict[str, Any]:
-        wrong = images.problems(self.reference.repository, self.reference.digest)
+        wrong = images.problems(self.reference.repository, self.reference.digest, self.ids)
         if wrong:
             self.fail("; ".join(wrong))
         if not shutil.which("docker"):
             self.fail(
                 "there is no docker command. A Spark comes with Docker; install it again (apt install docker-ce) before anything else"
             )
-        store = self.docker.info()["storage_driver"]
-        before = image = self.local()
-        if image is None:
-            if self.module.params["pull"] == "never":
-                self.fail(f"{self.reference} is not here. Run site.yml to pull it. {self.instead()}".rstrip())
-            self.actions.append(f"Pull {self.reference}")
-            if not self.module.check_mode:
-                self.pull()
-                image = self.local()
-                if image is None:
-                    self.fail(
-                        f"{self.reference} was pulled and is not here; Docker's image store is damaged. Look at `journalctl -u docker`"
-                    )
-        made = images.judge(self.host, image, self.reference, os.uname().machine) if image else []
+        store = store_of(self.docker.call("info", "--format", "{{json .}}"))
+        before = found = self.local()
+        if found is None and self.params["pull"] == "never":
+            self.fail(f"{self.reference} is not here. Run site.yml to pull it. {self.instead()}".rstrip())
+        if found is None and self.params["pull"] == "missing":
+            self.fetch(store)
+            found = None if self.module.check_mode else self.local()
+            if found is None and not self.module.check_mode:
+                self.fail(
+                    f"{self.reference} was pulled and is not here; Docker's image store is damaged. Look at `journalctl -u docker`"
+                )
+        made = images.judge(self.host, found.image, str(self.reference), os.uname().machine, found.how, self.ids) if found else []
         bad = failures(made)
         if bad:
             self.fail("; ".join(sentence(check).removeprefix(f"{self.host} ") for check in bad))
         return {
-            "changed": before is None,
+            "changed": bool(self.actions),
             "reference": str(self.reference),
-            "image": asdict(image) if image else None,
+            "here": found is not None,
+            "image": found.to_dict() if found else None,
             "store": store,
             "checks": [check.to_dict() for check in made],
             "diff": {
-                "before": "".join(f"{digest}\n" for digest in before.repo_digests) if before else "",
-                "after": "".join(f"{digest}\n" for digest in image.repo_digests) if image else f"{self.reference}\n",
+                "before": "".join(f"{digest}\n" for digest in before.image.repo_digests) if before else "",
+                "after": "".join(f"{digest}\n" for digest in found.image.repo_digests)
+                if found
+                else f"{self.reference}\n" * bool(self.actions),
             },
         }
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "repository": {"type": "str", "required": True},
-            "digest": {"type": "str", "required": True},
-            "host": {"type": "str", "required": True},
-            "pull": {"type": "str", "choices": ["missing", "never"], "default": "missing"},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(OPTIONS, supports_check_mode=True)
     image = EngineImage(module)
     try:
         result = image.run()
     except (DockerError, ValueError) as error:
         module.fail_json(msg=f"{image.host}: {error} → {images.explain(str(error))}", actions=image.actions)
+    except OSError as error:
+        module.fail_json(msg=f"{image.host}: {error.filename or ''}: {error.strerror or error}", actions=image.actions)
     module.exit_json(actions=image.actions, **result)
 
 

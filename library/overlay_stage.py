@@ -26,9 +26,14 @@ options:
     description: Archive on the Spark that the module overlay_bundle made. It is removed afterwards.
     type: path
   image:
-    description: C(REPOSITORY@DIGEST) of the image that files replace something in.
+    description: C(REPOSITORY@DIGEST) of the image that files replace something in, or its ID.
     type: str
     default: ''
+  image_ids:
+    description: IDs that mean this image too.
+    type: list
+    elements: str
+    default: []
   protected:
     description: Directories of weights in the container, below which nothing is mounted.
     type: list
@@ -88,6 +93,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import overlays
 from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import read_json, write_json
+from ansible.module_utils.sparklanes.image_store import ImageStore
 
 
 class OverlayStage:
@@ -114,9 +120,9 @@ class OverlayStage:
 
     def run(self) -> None:
         wrong = overlays.faults(self.files, self.params["protected"])
-        if any(file.replaces_sha256 for file in self.files) and "@sha256:" not in self.image:
+        if any(file.replaces_sha256 for file in self.files) and "sha256:" not in self.image:
             wrong.append(
-                f"image: found {self.image!r}, expected REPOSITORY@sha256:…, as a file says what it replaces in the image"
+                f"image: found {self.image!r}, expected REPOSITORY@sha256:… or an ID, as a file says what it replaces in the image"
             )
         if wrong:
             self.fail(wrong)
@@ -179,14 +185,15 @@ class OverlayStage:
     def hashes_in_image(self, targets: list[str]) -> dict[str, str | None]:
         """sha256 of these files in the image, None for a file that it does not have."""
         docker = Docker(self.module.run_command)
-        if docker.image_digests(self.image) is None:
+        found = ImageStore(self.module.run_command).find(self.image, self.params["image_ids"])
+        if found is None:
             self.fail(
                 [
                     f"{self.image} is not here, so what the overlays replace can't be compared. Role engine_image pulls it; run site.yml"
                 ]
             )
         made: dict[str, str | None] = {}
-        box = docker.call("create", "--network", "none", "--label", "sparklanes.purpose=compare", self.image, "true").strip()
+        box = docker.call("create", "--network", "none", "--label", "sparklanes.purpose=compare", found.name, "true").strip()
         folder = Path(tempfile.mkdtemp(prefix="overlay-", dir=self.module.tmpdir))
         try:
             for number, target in enumerate(targets):
@@ -222,6 +229,7 @@ def main() -> None:
             "files": {"type": "list", "elements": "dict", "required": True},
             "archive": {"type": "path"},
             "image": {"type": "str", "default": ""},
+            "image_ids": {"type": "list", "elements": "str", "default": []},
             "protected": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "str", "required": True},
             "root": {"type": "path", "default": "/var/lib/sparklanes/overlays"},

@@ -99,6 +99,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
+from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.lanes import docker_create_argv
 from ansible.module_utils.sparklanes.releases import Store
 
@@ -144,12 +145,12 @@ class Rank:
                 f"a container named {name} exists that sparklanes did not make (image {stranger.image}, {stranger.status}). "
                 f"Remove or rename it by hand; it is never touched from here"
             )
-        self.refuse_missing(spec)
+        local = self.refuse_missing(spec)
         self.actions.append(f"Start {name} from {spec['image']}")
         if not self.module.check_mode:
             for box in self.ours():
                 self.remove(box)
-            argv = docker_create_argv(spec)
+            argv = docker_create_argv({**spec, "image": local})
             self.docker.call(*argv[1:], environ=self.secrets(spec))
             self.docker.call("start", name)
         started = None if self.module.check_mode else self.docker.named(name)
@@ -169,14 +170,20 @@ class Rank:
             )
         return {name: given[name] for name in spec.get("secret_env") or []}
 
-    def refuse_missing(self, spec: dict[str, Any]) -> None:
+    def refuse_missing(self, spec: dict[str, Any]) -> str:
+        """The name of the image on this Spark, once all that the rank needs is there."""
         absent = [
             mount["source"] for mount in spec.get("mounts") or [] if not (mount.get("create") or Path(mount["source"]).exists())
         ]
         if absent:
             self.fail(f"{', '.join(absent)}: to be mounted into the rank, and missing on this Spark. Run site.yml to stage it")
-        if self.docker.image_digests(spec["image"]) is None:
+        found = ImageStore(self.module.run_command, Path(self.params["root"], "images")).find(
+            spec["image"], spec.get("image_ids") or []
+        )
+        if found is None:
             self.fail(f"image {spec['image']} is not on this Spark. Run site.yml to pull it")
+            raise AssertionError
+        return str(found.name)
 
     def stop(self) -> dict[str, Any]:
         boxes = self.ours()

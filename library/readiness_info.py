@@ -22,8 +22,13 @@ options:
     type: str
     required: true
   image:
-    description: Reference (C(repository@digest)) of the image whose local digests are reported.
+    description: Reference (C(repository@digest), or an ID) of the image that is looked for.
     type: str
+  image_ids:
+    description: IDs that mean this image too.
+    type: list
+    elements: str
+    default: []
   probes:
     description: Pings over the rails, all at once. None may be fragmented; a small one follows where it fails.
     type: list
@@ -102,7 +107,7 @@ readiness:
   description: >-
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it), C(memory) (bytes by
-    the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (local RepoDigests, null where absent),
+    the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction), C(deployment_state), C(releases),
@@ -119,6 +124,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import fabric_reach, gpu
 from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
+from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.listeners import parse_ss
 from ansible.module_utils.sparklanes.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.releases import Store
@@ -196,6 +202,7 @@ def main() -> None:
         argument_spec={
             "deployment": {"type": "str", "required": True},
             "image": {"type": "str"},
+            "image_ids": {"type": "list", "elements": "str", "default": []},
             "probes": {
                 "type": "list",
                 "elements": "dict",
@@ -220,7 +227,7 @@ def main() -> None:
     )
     params = module.params
     facts: dict[str, Any] = {"time": time.time()}
-    docker = Docker(module.run_command)
+    docker, images = Docker(module.run_command), ImageStore(module.run_command, Path(params["root"], "images"))
     boxes: list[Container] = []
     try:
         store = Store(params["deployment"], params["root"])
@@ -229,7 +236,8 @@ def main() -> None:
     try:
         facts["docker"] = docker.info()
         boxes = docker.containers()
-        facts["image"] = docker.image_digests(params["image"]) if params["image"] else None
+        found = images.find(params["image"], params["image_ids"]) if params["image"] else None
+        facts["image"] = {**found.to_dict(), "store": facts["docker"]["storage_driver"]} if found else None
     except (DockerError, ValueError) as error:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
@@ -252,7 +260,7 @@ def main() -> None:
     good = store.state().last_good
     kept = (store.spec(good), store.manifest(good)) if good else (None, None)
     facts["last_good"] = {"manifest": kept[1], "api": kept[0]["api"]} if kept[0] and kept[1] else {}
-    facts["image_conf"] = image_conf(module, docker, params["image"]) if facts["image"] is not None else None
+    facts["image_conf"] = image_conf(module, docker, facts["image"]["name"]) if facts["image"] else None
     if meeting:
         facts["master_port"] = meeting.meet(end["listen_for"], MEET_SECONDS)
     elif end:

@@ -156,11 +156,6 @@ class Docker:
         """The container of exactly this name, if there is one."""
         return next((box for box in self.containers(f"name=^/?{re.escape(name)}$") if box.name == name), None)
 
-    def image_digests(self, reference: str) -> list[str] | None:
-        """RepoDigests of a local image, None where it isn't here."""
-        rc, out, _ = self._run([self._binary, "image", "inspect", "--format", "{{json .RepoDigests}}", reference])
-        return [str(digest) for digest in json.loads(out) or []] if rc == 0 else None
-
     def save_logs(self, container: Container, path: Path, redact: Sequence[str] | None = ()) -> None:
         """Stream the container's whole log to `path` and its inspect record beside it, secrets blanked.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ansible.module_utils.sparklanes.checks import Check, judged
 
@@ -27,9 +28,11 @@ class Reference:
 
     repository: str
     digest: str
+    ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.repository}@{self.digest}"
+        """What Docker is asked for: REPOSITORY@DIGEST, or the ID alone where no registry has the image."""
+        return f"{self.repository}@{self.digest}" if self.digest else self.ids[0] if self.ids else ""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,13 @@ def canonical(repository: str) -> str:
     return f"{host}/library/{path}" if host == "docker.io" and "/" not in path else f"{host}/{path}"
 
 
-def problems(repository: str, digest: str) -> list[str]:
-    """Why these two don't name an image, as sentences; each tells what to write instead."""
-    found = []
+def problems(repository: str, digest: str, ids: Sequence[str] = ()) -> list[str]:
+    """Why these don't name an image, as sentences; each tells what to write instead. An ID names one that no registry has."""
+    found = [
+        f"lane_image.ids: found {entry!r}; expected sha256: and 64 hex digits, as `docker image inspect --format '{{{{.Id}}}}'` prints"
+        for entry in ids
+        if not _DIGEST.fullmatch(entry)
+    ]
     if not repository:
         found.append("lane_image.repository is missing; expected a name such as ghcr.io/owner/engine")
     elif "@" in repository:
@@ -79,12 +86,12 @@ def problems(repository: str, digest: str) -> list[str]:
         )
     elif not _REPOSITORY.fullmatch(repository):
         found.append(f"lane_image.repository: found {repository!r}, expected a name such as ghcr.io/owner/engine")
-    if not digest:
+    if not digest and not ids:
         found.append(
             "lane_image.digest is missing; expected sha256: and 64 hex digits. Find it with "
             f"`docker buildx imagetools inspect {repository or 'REPOSITORY'}:TAG` and write it into the lane, or into your own lane file"
         )
-    elif not _DIGEST.fullmatch(digest):
+    elif digest and not _DIGEST.fullmatch(digest):
         short = " (a shortened digest names nothing)" if digest.startswith("sha256:") else ""
         found.append(f"lane_image.digest: found {digest!r}{short}; expected sha256: and 64 hex digits in lower case")
     return found
@@ -112,33 +119,66 @@ def parse_list(text: str) -> list[Listed]:
     return [Listed(row["Repository"], row["Tag"], row["Digest"], row["ID"]) for row in clean]
 
 
-def holds(image: LocalImage, reference: Reference) -> bool:
-    """Whether the image came from this repository with this digest."""
-    pairs = (entry.partition("@") for entry in image.repo_digests)
-    return any(canonical(name) == canonical(reference.repository) and digest == reference.digest for name, _, digest in pairs)
+def known_by(image: LocalImage, digest: str, ids: Sequence[str] = ()) -> bool:
+    """Whether a local image is the one with this digest, under whatever name it came, or one of these IDs."""
+    return any(entry.rpartition("@")[2] == digest for entry in image.repo_digests) or image.id == digest or image.id in ids
 
 
-def judge(host: str, image: LocalImage, reference: Reference, machine: str) -> list[Check]:
-    """Whether the image on a Spark is the one that the lane names, and can run there."""
-    wanted = ARCHITECTURES.get(machine, machine)
+def judge(host: str, image: LocalImage, wanted: str, machine: str, how: str = "name", ids: Sequence[str] = ()) -> list[Check]:
+    """Whether the image on a Spark is the one that the lane names, and can run there.
+
+    `wanted` is REPOSITORY@DIGEST or an ID. `how` it was found: a record stands for the digest that it was received with.
+    """
+    architecture = ARCHITECTURES.get(machine, machine)
+    digest = wanted.rpartition("@")[2]
     return [
         judged(
             "IMAGE.DIGEST",
             host,
-            holds(image, reference),
+            how == "record" or known_by(image, digest, ids),
             f"{image.id or 'an image'} with digests {', '.join(image.repo_digests) or 'none'}",
-            str(reference),
-            f"Docker gave another image than was asked for. Remove it (`docker image rm {reference}`) and run this again",
+            wanted,
+            f"Docker gave another image than was asked for. Remove it (`docker image rm {wanted}`) and run this again",
         ),
         judged(
             "IMAGE.ARCH",
             host,
-            image.architecture == wanted,
+            image.architecture == architecture,
             f"built for {image.architecture or 'unknown'}",
-            wanted,
-            f"The digest names an image for other machines. Pin the digest of the {wanted} image: `docker buildx imagetools inspect {reference.repository}:TAG`",
+            architecture,
+            f"The lane names an image for other machines. Pin the digest of the {architecture} image: "
+            f"`docker buildx imagetools inspect {wanted.partition('@')[0]}:TAG`",
         ),
     ]
+
+
+def parity(found: Mapping[str, Mapping[str, Any] | None]) -> list[Check]:
+    """Whether all ranks hold one image. `found`: host → id, repo_digests, how, store; None where it has none (another check says so).
+
+    Equal digests or equal IDs are one content. Different IDs in one kind of store are two images. In two kinds (overlay2,
+    containerd) they can't be compared: then each must be one of the lane's own, which IMAGE.DIGEST judges, and the stores are named.
+    """
+    hosts = [host for host, image in found.items() if image]
+    if len(hosts) < 2:
+        return []
+    first = found[hosts[0]] or {}
+    made = []
+    for host in hosts[1:]:
+        image = found[host] or {}
+        shared = _digests(first) & _digests(image)
+        same_store = first.get("store") == image.get("store")
+        # Each of them was compared with the lane's digest on its own, unless an ID alone named it.
+        compared = "id" not in (first.get("how"), image.get("how"))
+        told = f"ID {str(image.get('id'))[:19]} ({image.get('store') or 'unknown store'})"
+        other = f"ID {str(first.get('id'))[:19]} ({first.get('store') or 'unknown store'}) as on {hosts[0]}"
+        ok = bool(shared) or compared or first.get("id") == image.get("id") or not same_store
+        remedy = f"Two images go by one name. Remove the wrong one on {host} (`docker image rm`) and run site.yml."
+        made.append(judged("IMAGE.PARITY", host, ok, told, other, remedy))
+    return made
+
+
+def _digests(image: Mapping[str, Any]) -> set[str]:
+    return {str(entry).rpartition("@")[2] for entry in image.get("repo_digests") or []}
 
 
 def others(reference: Reference, listed: Sequence[Listed]) -> str:
@@ -152,7 +192,7 @@ def others(reference: Reference, listed: Sequence[Listed]) -> str:
     )
     return (
         f"On this Spark: {named}; none of them is used, as the lane was proven with {reference.digest}. "
-        "If one of them is what you mean, write its digest into lane_image.digest"
+        "If one of them is what you mean, write its digest (or, of one without, its ID) into lane_image.digest (lane_image.ids)"
     )
 
 

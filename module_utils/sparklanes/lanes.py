@@ -217,6 +217,11 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     if "@" in str(image.get("repository")) or re.search(r":[^/]+$", str(image.get("repository"))):
         yield Fault("LANE.FILES", f"lane_image.repository is {image['repository']}", "no tag and no digest in it", "")
     hashes = [("lane_image.digest", image.get("digest"), _DIGEST, "sha256: and 64 hex digits")]
+    hashes += [
+        (f"lane_image.ids.{index}", text, _DIGEST, "sha256: and 64 hex digits")
+        for index, text in enumerate(image.get("ids") or [])
+    ]
+    hashes.append(("lane_image.archive.sha256", (image.get("archive") or {}).get("sha256"), _SHA256, "64 hex digits"))
     for name in ("lane_model", "lane_drafter"):
         model = lane[name] or {}
         hashes.append((f"{name}.revision", model.get("revision"), _REVISION, "a commit, 40 hex digits"))
@@ -278,9 +283,11 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
 
     for item in lane["lane_unknowns"]:
         path, _, value = item["fill"].partition(":")
+        if path.strip() == "lane_image.digest" and lookup(lane, "lane_image.ids"):
+            continue  # An ID names the image as well, where no registry has it.
         if lookup(lane, path.strip()) in (None, "", [], {}):
             refuse(path.strip(), item["what"], value.strip(), item["remedy"] or "")
-    if lookup(lane, "lane_image.digest") is None:
+    if lookup(lane, "lane_image.digest") is None and not lookup(lane, "lane_image.ids"):
         refuse("lane_image.digest", "the image has no digest", '"sha256:<64 hex digits>"')
     for model in ("lane_model", "lane_drafter"):
         if lane[model] and lane[model].get("revision") is None:
@@ -330,7 +337,7 @@ def render_rank(
         "world_size": world,
         "node": host,
         "container": f"sparklanes-{deployment}-rank{rank}",
-        "image": f"{lane['lane_image']['repository']}@{lane['lane_image']['digest'] or 'sha256:unknown'}",
+        **_image(lane["lane_image"]),
         "entrypoint": container["entrypoint"],
         "command": [
             *container["command_prefix"],
@@ -353,6 +360,15 @@ def render_rank(
             "sparklanes.rank": str(rank),
         },
     }
+
+
+def _image(image: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rank runs: by digest, or by ID where no registry has the image. `image_ids` are there only if the lane has them."""
+    ids = list(image.get("ids") or [])
+    if not image["digest"] and ids:
+        return {"image": ids[0], "image_ids": ids}
+    named = f"{image['repository']}@{image['digest'] or 'sha256:unknown'}"
+    return {"image": named, "image_ids": ids} if ids else {"image": named}
 
 
 def _flags(lane: Mapping[str, Any], rank: int, world: int, master: Mapping[str, Any] | None) -> list[str]:

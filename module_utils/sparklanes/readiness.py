@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import fabric_conf, fabric_reach, gpu
+from ansible.module_utils.sparklanes import fabric_conf, fabric_reach, gpu, images
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
 
@@ -134,13 +134,10 @@ def _meets(held: str, wanted: str) -> bool:
 
 
 def image(host: str, facts: Facts, reference: str) -> Check:
-    digests = facts.get("image")
-    digest = reference.rpartition("@")[2]
-    found = "not on this Spark" if digests is None else ", ".join(digests) or "no digest recorded"
-    ok = digests is not None and any(entry.rpartition("@")[2] == digest for entry in digests)
-    return judged(
-        "IMAGE.DIGEST", host, ok, digest[:19] if ok else found, reference, "Run site.yml, which pulls and verifies the image."
-    )
+    """`facts["image"]` is what `ImageStore.find` recognised by the lane's digest or IDs."""
+    found = facts.get("image")
+    told = f"{reference.rpartition('@')[2][:19]} (by {found['how']})" if found else "not on this Spark"
+    return judged("IMAGE.DIGEST", host, bool(found), told, reference, "Run site.yml, which brings the image and compares it.")
 
 
 def staged(host: str, id_: str, what: str, facts: Facts | None) -> Check:
@@ -210,6 +207,7 @@ def gate_a(
         made += shared_memory(host, known, spec.get("options") or {})
         if (spec.get("options") or {}).get("gpus"):
             made += gpu.gate(host, known.get("gpu") or {})
+    made += images.parity({host: (facts.get(host) or {}).get("image") for host in hosts})
     return made
 
 

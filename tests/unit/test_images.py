@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import engine_image_pull
 import pytest
-from ansible.module_utils.sparklanes import images
+from ansible.module_utils.sparklanes import image_registry, images
+from ansible.module_utils.sparklanes.containers import DockerError
+from ansible.module_utils.sparklanes.image_store import ImageStore, store_of
 from ansible.module_utils.sparklanes.images import Listed, LocalImage, Reference
 from conftest import FIXTURES, RunModule
 from hypothesis import given
@@ -66,16 +69,18 @@ def test_nothing_that_docker_could_take_for_an_option_passes(repository: str, di
         assert not set(f"{repository}@{digest}") & set(" \t\n\"'$`\\;|&<>")
 
 
-def test_the_same_digest_of_another_repository_is_not_the_image() -> None:
-    image = LocalImage("sha256:i", [f"mirror.lan/engine@{D1}", f"vllm/vllm-openai@{D2}"])
-    assert not images.holds(image, Reference(REPO, D1))
-    assert images.holds(image, Reference("docker.io/vllm/vllm-openai", D2))
-    assert not images.holds(LocalImage("sha256:i"), Reference(REPO, D1))
+def test_content_counts_and_not_the_name_it_came_under() -> None:
+    image = LocalImage("sha256:i", [f"mirror.lan/engine@{D1}"])
+    assert images.known_by(image, D1)
+    assert not images.known_by(image, D2)
+    assert images.known_by(LocalImage(D1), D1)  # the containerd store shows the manifest's digest as ID
+    assert images.known_by(LocalImage("sha256:i"), "", ["sha256:i"])
+    assert not images.known_by(LocalImage("sha256:i"), D1)
 
 
 def test_an_image_for_other_machines_is_told_from_a_wrong_digest() -> None:
     image = LocalImage("sha256:i", [f"{REPO}@{D1}"], architecture="amd64")
-    made = {check.id: check for check in images.judge("s1", image, Reference(REPO, D1), "aarch64")}
+    made = {check.id: check for check in images.judge("s1", image, str(Reference(REPO, D1)), "aarch64")}
     assert made["IMAGE.DIGEST"].status == "pass"
     assert made["IMAGE.ARCH"].status == "fail"
     assert made["IMAGE.ARCH"].expected == "arm64"
@@ -119,16 +124,20 @@ class PlayedDocker:
         self.listed: list[dict[str, str]] = []
         self.pulls: list[str] = []
         self.stderr = "Error response from daemon: manifest unknown"
+        self.seen: Path | None = None
+        self.names_at_pull: list[str] = []
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[1] == "info":
             return 0, json.dumps({"ServerVersion": "28", "CgroupDriver": "systemd", "Driver": "overlay2"}), ""
         if argv[1:3] == ["image", "inspect"]:
-            found = self.local.get(argv[3])
+            found = self.local.get(argv[3]) or next((one for one in self.local.values() if one["Id"] == argv[3]), None)
             return (0, json.dumps([found]), "") if found else (1, "[]", f"Error: No such image: {argv[3]}")
         if argv[1:3] == ["image", "ls"]:
             return 0, "".join(json.dumps(row) + "\n" for row in self.listed), ""
         self.pulls.append(argv[-1])
+        if self.seen:
+            self.names_at_pull = sorted(path.name for path in self.seen.iterdir())
         if argv[-1] not in self.registry:
             return 1, "", self.stderr
         self.local[argv[-1]] = self.registry[argv[-1]]
@@ -214,3 +223,134 @@ def test_never_pull_refuses_a_missing_image(docker: PlayedDocker, run_module: Ru
     assert result["failed"]
     assert "Run site.yml" in result["msg"]
     assert docker.pulls == []
+
+
+def test_an_id_alone_names_an_image_that_no_registry_has(docker: PlayedDocker, run_module: RunModule) -> None:
+    local = "sha256:" + "1d" * 32
+    ask = {"repository": "vllm-local", "ids": [local], "host": "spark-1"}
+    result = run_module(engine_image_pull, ask)
+    assert result["failed"]
+    assert "no registry has it" in result["msg"]
+    docker.local[local] = {**image(), "Id": local, "RepoDigests": []}
+    found = run_module(engine_image_pull, ask)
+    assert not found["changed"]
+    assert found["reference"] == local
+    assert found["image"]["how"] == "id"
+
+
+def test_a_look_says_what_is_here_and_brings_nothing(docker: PlayedDocker, run_module: RunModule) -> None:
+    docker.registry[f"{REPO}@{D1}"] = image()
+    result = run_module(engine_image_pull, {**ASK, "pull": "look"})
+    assert not result["changed"]
+    assert not result["here"]
+    assert docker.pulls == []
+
+
+LENT = {
+    "registry": "10.93.2.11:18731",
+    "repository": "sparklanes/engine",
+    "digest": D2,
+    "id": "sha256:1d",
+    "store": "overlay2",
+    "ca": "CA",
+    "certificate": "CERT",
+    "key": "KEY",
+}
+
+
+@pytest.fixture
+def certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(image_registry.client_certificates.__wrapped__, "__defaults__", (True, tmp_path / "certs.d"))
+    return tmp_path / "certs.d"
+
+
+def test_what_another_spark_lends_is_known_by_the_lanes_digest_from_then_on(
+    docker: PlayedDocker, run_module: RunModule, certificates: Path, tmp_path: Path
+) -> None:
+    lent = f"{LENT['registry']}/{LENT['repository']}@{D2}"
+    docker.registry[lent] = {**image(), "RepoDigests": [lent]}
+    docker.seen = certificates / LENT["registry"]
+    ask = {**ASK, "images_dir": str(tmp_path / "images")}
+    result = run_module(engine_image_pull, {**ask, "through": LENT})
+    assert not result.get("failed"), result
+    assert result["image"]["how"] == "record"
+    assert docker.names_at_pull == ["ca.crt", "client.cert", "client.key"]
+    assert not docker.seen.exists()
+    docker.local["sha256:1d"] = docker.registry[lent]
+    again = run_module(engine_image_pull, ask)
+    assert not again["changed"]
+    assert again["reference"] == f"{REPO}@{D1}"
+
+
+def test_an_image_that_changed_on_its_way_is_refused(
+    docker: PlayedDocker, run_module: RunModule, certificates: Path, tmp_path: Path
+) -> None:
+    lent = f"{LENT['registry']}/{LENT['repository']}@{D2}"
+    docker.registry[lent] = {**image(), "Id": "sha256:ee", "RepoDigests": [lent]}
+    result = run_module(engine_image_pull, {**ASK, "through": LENT, "images_dir": str(tmp_path / "images")})
+    assert result["failed"]
+    assert "sha256:ee" in result["msg"]
+    assert not (tmp_path / "images").exists()
+
+
+# Where an image is found
+
+
+@pytest.mark.parametrize(
+    ("local", "listed", "record", "how"),
+    [
+        ({f"{REPO}@{D1}": "sha256:1"}, [], None, "name"),
+        ({f"other/x@{D1}": "sha256:1"}, [("other/x", D1)], None, "digest"),
+        ({"sha256:2": "sha256:2"}, [], None, "id"),
+        ({"sha256:3": "sha256:3"}, [], "sha256:3", "record"),
+        ({}, [("other/x", D2)], "sha256:3", None),
+    ],
+)
+def test_an_image_is_recognised(
+    tmp_path: Path, local: dict[str, str], listed: list[tuple[str, str]], record: str | None, how: str | None
+) -> None:
+    played = PlayedDocker()
+    played.local = {name: {"Id": ident} for name, ident in local.items()}
+    played.listed = [{"Repository": name, "Tag": "<none>", "Digest": digest, "ID": "sha256:1"} for name, digest in listed]
+    store = ImageStore(played.run, tmp_path)
+    if record:
+        store.note(D1, id=record)
+    found = store.find(f"{REPO}@{D1}", ["sha256:2"])
+    assert (found.how if found else None) == how
+
+
+def test_docker_that_does_not_answer_is_not_an_absent_image(tmp_path: Path) -> None:
+    store = ImageStore(lambda *_a, **_k: (1, "", "Cannot connect to the Docker daemon"), tmp_path)
+    with pytest.raises(DockerError, match="Cannot connect"):
+        store.find(f"{REPO}@{D1}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        (
+            {"id": "a", "repo_digests": [f"x@{D1}"], "how": "name"},
+            {"id": "b", "repo_digests": [f"y@{D1}"], "how": "digest"},
+            "pass",
+        ),
+        ({"id": "a", "repo_digests": [], "how": "id"}, {"id": "a", "repo_digests": [], "how": "id"}, "pass"),
+        ({"id": "a", "repo_digests": [], "how": "id"}, {"id": "b", "repo_digests": [], "how": "id"}, "fail"),
+        ({"id": "a", "repo_digests": [f"x@{D1}"], "how": "name"}, {"id": "b", "repo_digests": [], "how": "record"}, "pass"),
+        ({"id": "a", "how": "id", "store": "overlay2"}, {"id": "b", "how": "id", "store": "overlayfs"}, "pass"),
+    ],
+)
+def test_parity_of_images(first: dict[str, Any], second: dict[str, Any], status: str) -> None:
+    first, second = {"store": "overlay2", **first}, {"store": "overlay2", **second}
+    made = images.parity({"s1": first, "s2": second, "s3": None})
+    assert [(check.id, check.host, check.status) for check in made] == [("IMAGE.PARITY", "s2", status)]
+    assert first["store"] in made[0].expected
+
+
+def test_parity_needs_two() -> None:
+    assert images.parity({"s1": {"id": "a"}, "s2": None}) == []
+
+
+def test_the_store_is_named() -> None:
+    assert store_of(json.dumps({"Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]]})) == "overlay2"
+    status = [["driver-type", "io.containerd.snapshotter.v1"]]
+    assert store_of(json.dumps({"Driver": "overlayfs", "DriverStatus": status})) == "io.containerd.snapshotter.v1 (overlayfs)"

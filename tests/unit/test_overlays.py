@@ -127,7 +127,7 @@ class Spark:
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         self.calls.append(argv[1])
         if argv[1:3] == ["image", "inspect"]:
-            return 0, json.dumps([IMAGE]), ""
+            return 0, json.dumps([{"Id": "sha256:1", "RepoDigests": [IMAGE]}]), ""
         if argv[1] == "create":
             return 0, "box\n", ""
         if argv[1] == "cp":

@@ -55,7 +55,7 @@ options:
         type: str
         required: true
   through:
-    description: The registry of another Spark, as C(lent) of M(image_registry) names it, for the time of this run.
+    description: The registry of another Spark, as C(lent) of C(image_registry) names it, for the time of this run.
     type: dict
     suboptions:
       registry:
@@ -276,6 +276,9 @@ class EngineImage:
         for name in loaded:
             image = self.images.inspect(name)
             if image is not None and any(images.known_by(image, digest, self.ids) for digest in wanted):
+                if not image.repo_tags:  # `docker image prune` takes what has no name at all.
+                    tag = f"{self.reference.repository}:sparklanes-{image.id.rpartition(':')[2][:12]}"
+                    self.docker.call("tag", image.id, tag)
                 return
         self.fail(
             f"{path} holds {', '.join(loaded) or 'no image'}, and none of it is {self.reference}. It is the archive that the lane names "

@@ -81,7 +81,7 @@ EXAMPLES = r"""
 RETURN = r"""
 lent:
   description: >-
-    What a peer needs, as C(through) of M(engine_image_pull) takes it: C(registry), C(repository), C(digest), C(id), C(store), C(ca),
+    What a peer needs, as C(through) of C(engine_image_pull) takes it: C(registry), C(repository), C(digest), C(id), C(store), C(ca),
     C(certificate), C(key). Keep it out of logs.
   type: dict
   returned: when lent
@@ -229,8 +229,10 @@ def main() -> None:
     try:
         result = here.lend() if module.params["state"] == "lent" else here.keep()
     except (JobError, ValueError) as error:
+        here.keep()  # Keys of a lending that did not come about are nobody's.
         module.fail_json(msg=str(error))
     except DockerError as error:
+        here.keep()
         module.fail_json(msg=f"{error} → {explain(str(error))}")
     module.exit_json(**result)
 

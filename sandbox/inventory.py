@@ -29,6 +29,8 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "gates_corpus_chat_tokens": 40,
         "sandbox_api_host": next(iter(state.nodes.values()))["mgmt"],
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
+        # The registry is on this machine: each node takes the image from it at once.
+        "engine_image_spread": "never",
         "sandbox_image_repository": values["repository"],
         "sandbox_image_digest": values["digest"],
         "sandbox_vllm_version": values["vllm"],

@@ -38,6 +38,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     lanes,
     overlays,
     preflight,
+    rank_checks,
     teacher_forcing,
     teacher_forcing_run,
     weights,
@@ -89,6 +90,9 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
         spec: dict[str, Any] = lanes.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
+    wrong = failures(rank_checks.rank_checks(spec))
+    if wrong:
+        raise AnsibleFilterError("The rank has errors: " + "; ".join(sentence(check) for check in wrong))
     return spec
 
 

@@ -34,6 +34,12 @@ options:
     description: Ask for a chat generation too. A model without a chat template has none.
     type: bool
     default: true
+  template:
+    description:
+      - Arguments of the chat template, for the chat generation. Templates ignore those that they don't know.
+      - Those of GLM-5.3 ask for the utmost effort unless told otherwise, and a short answer then ends inside the thoughts.
+    type: dict
+    default: {reasoning_effort: low}
   max_tokens:
     description: How many tokens to ask for.
     type: int
@@ -196,7 +202,10 @@ class Probe:
             )
 
     def chat(self, model: str) -> None:
-        self.ask("chat", "ENGINE.CHAT", "/v1/chat/completions", {"model": model, "messages": MESSAGES}, parse_chat)
+        body = {"model": model, "messages": MESSAGES}
+        if self.params["template"]:
+            body["chat_template_kwargs"] = self.params["template"]
+        self.ask("chat", "ENGINE.CHAT", "/v1/chat/completions", body, parse_chat)
 
     def ask(self, name: str, id: str, path: str, body: dict[str, Any], parse: Callable[[Any], Generation]) -> Generation | None:
         """One generation, judged. Returns it where the engine answered with one."""
@@ -261,6 +270,7 @@ def main() -> None:
             "model": {"type": "str"},
             "generate": {"type": "bool", "default": True},
             "chat": {"type": "bool", "default": True},
+            "template": {"type": "dict", "default": {"reasoning_effort": "low"}},
             "max_tokens": {"type": "int", "default": 16, "no_log": False},
             "timeout": {"type": "float", "default": 120},
             "host": {"type": "str", "default": "engine"},

@@ -226,23 +226,6 @@ def highest_utilization(obtainable: float, total: float) -> float:
 # --- rules -----------------------------------------------------------------------------------------------------
 
 
-def number_checks(lane: Lane, host: str) -> list[Check]:
-    """Numbers of memory that no Spark could honour are refused on the controller, before anything is written anywhere."""
-    made = []
-    for name, (least, most) in RANGES.items():
-        top, _, member = name.partition(".")
-        value = lane[top].get(member) if member else lane.get(top)
-        if value is None or least <= value <= most:
-            continue
-        expected = f"{least:g} to {most:g}" if most != float("inf") else f"{least:g} or more"
-        made.append(
-            Check(
-                "LANE.NUMBERS", host, FAIL, f"{name} is {value:g}", expected, f"Correct {name} in the lane or in your own file."
-            )
-        )
-    return made or [Check("LANE.NUMBERS", host, PASS, "within what a Spark has")]
-
-
 def checks(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """Whether the lane may boot on this Spark; without `node`, on any Spark (preflight)."""
     made = [*check_context(lane, host), *check_reported(lane, host)]

@@ -12,9 +12,11 @@ from typing import Any
 
 from ansible.module_utils.sparklanes import budget, deployments
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.lane_limits import limit_checks
 from ansible.module_utils.sparklanes.lane_schema import Schema, resolve
 from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals
 from ansible.module_utils.sparklanes.suggest import did_you_mean
+from ansible.module_utils.sparklanes.traps import trap_checks
 
 CONTROLLER = "controller"
 # What a playbook needs: any lane may be missing (host), each host needs one (lane), or all that a launch asks for.
@@ -144,7 +146,7 @@ def _deployment(
         usable = all(check.status != FAIL for check in resolved)
         checks += resolved
         if usable:
-            checks += [*lane_checks(lane, host), *budget.number_checks(lane, host), *budget.checks(lane, host)]
+            checks += [*lane_checks(lane, host), *limit_checks(lane, host), *budget.checks(lane, host), *trap_checks(lane, host)]
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import budget, gates, lane_schema, preflight
+from ansible.module_utils.sparklanes import budget, gates, lane_limits, lane_schema, preflight
 from ansible.module_utils.sparklanes.budget import GIB, Node
 from ansible.module_utils.sparklanes.checks import Check
 from conftest import FIXTURES, ROOT
@@ -256,7 +256,7 @@ def test_preflight_refuses_by_numbers_alone() -> None:
     ],
 )
 def test_nonsense_is_refused_on_the_controller(more: dict[str, Any], says: str) -> None:
-    made = budget.number_checks(
+    made = lane_limits.number_checks(
         lane(
             {**MEASURED["glm53_mtp"]["lane"], **{k: v for k, v in more.items() if k != "lane_memory"}},
             more.get("lane_memory") or {},
@@ -269,7 +269,7 @@ def test_nonsense_is_refused_on_the_controller(more: dict[str, Any], says: str) 
 
 def test_sensible_numbers_are_one_row_that_passes() -> None:
     for name in MEASURED:
-        assert [check.status for check in budget.number_checks(measured(name), "s1")] == ["pass"]
+        assert [check.status for check in lane_limits.number_checks(measured(name), "s1")] == ["pass"]
 
 
 NUMBERS = st.none() | st.floats(0, 500)

@@ -6,6 +6,7 @@ from typing import Any
 
 import engine_probe
 import pytest
+from ansible.module_utils.sparklanes.traps_chat import request_faults
 from conftest import RunModule
 from fake_engine import FakeEngine
 
@@ -48,6 +49,18 @@ def test_health_is_200_while_a_generation_hangs(run_module: RunModule) -> None:
     assert "health is 200, but a generation brought nothing" in checks["ENGINE.COMPLETION"]["found"]
     assert "a rank is dead" in checks["ENGINE.COMPLETION"]["remedy"]
     assert result["facts"]["completion"]["error"] == "timeout"
+
+
+@pytest.mark.parametrize("defaults", [{}, {"enable_thinking": False}, {"enable_thinking": True}])
+def test_it_asks_as_the_rules_of_chat_want_it(run_module: RunModule, defaults: dict[str, Any]) -> None:
+    """On whatever lane of GLM-5.3: a short answer that does not end inside the thoughts."""
+    with FakeEngine() as engine:
+        probe(run_module, engine)
+        bodies = [body for path, body in engine.requests if "chat" in path]
+        probe(run_module, engine, template={})
+    assert bodies[0]["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    assert [fault for body in bodies for fault in request_faults(body, defaults)] == []
+    assert "chat_template_kwargs" not in engine.requests[-1][1]
 
 
 @pytest.mark.parametrize("behaviour", ["dies", "drops"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import io
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -17,12 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox import debian, engine_image, leftovers, model, oci, services
+from sandbox import debian, engine_image, leftovers, model, oci, services, vms
 from sandbox import inventory as inventories
 from sandbox.containers import Containers, containers
 from sandbox.host import address, detect, free_subnets, missing_packages, needed, networks_in_use, pick_engine
-from sandbox.layout import Clone, State, boot_id, content_key, read_state, write_atomically
-from sandbox.shell import SandboxError, attempt, builders, capture, logged, say, step, warn
+from sandbox.layout import Clone, State, boot_id, content_key, give_to_user, read_state, write_atomically
+from sandbox.shell import SandboxError, attempt, builders, capture, say, step, warn
 
 MODEL = "sparklanes/tiny"
 HERE = Path(__file__).parent
@@ -65,17 +64,7 @@ def prepare(clone: Clone) -> str:
     """Install the packages that are missing; which container engine it will be comes back."""
     debian.check_machine(detect())
     engine = pick_engine()
-    missing = missing_packages(engine)
-    command = f"apt-get install --no-install-recommends {' '.join(missing)}"
-    if missing and os.geteuid() != 0:
-        raise SandboxError(f"Packages are missing, and only root may install them: sudo {command}")
-    if missing:
-        log = clone.log / "apt.log"
-        with step(f"packages: {', '.join(missing)}"):
-            environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            logged(["apt-get", "update"], log, env=environment)
-            install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-            logged(install, log, env=environment, hint=f"Install them yourself: sudo {command}")
+    debian.install(clone, missing_packages(engine))
     return engine
 
 
@@ -108,7 +97,7 @@ def up(clone: Clone, count: int, light: bool) -> None:
     make_networks(clone, engine, state)
     build(clone, engine, state, names, light)
     write_atomically(clone.inventory, inventories.text(clone, state))
-    hand_to_user(clone)
+    give_to_user([clone.inventory, clone.ssh, *clone.ssh.iterdir()])
     state.complete = True
     state.write(clone.state_file)
     shutil.rmtree(clone.tmp, ignore_errors=True)
@@ -360,14 +349,6 @@ def wait_for(clone: Clone, node: str, mgmt: str) -> None:
     raise SandboxError(f"{node} ({mgmt}) isn't ready after 90 s, it said: {answer or 'nothing'}")
 
 
-def hand_to_user(clone: Clone) -> None:
-    """Under sudo the inventory and the key belong to the person who will run Ansible."""
-    user, group = int(os.environ.get("SUDO_UID", "0")), int(os.environ.get("SUDO_GID", "0"))
-    if user:
-        for path in (clone.inventory, clone.ssh, *clone.ssh.iterdir()):
-            os.chown(path, user, group)
-
-
 def condition(engine: Containers, state: State | None) -> str:
     serving = state is not None and len(state.services) == len(services.PORTS)
     serving = serving and all(map(services.alive, state.services.values() if state else ()))
@@ -412,6 +393,7 @@ def down(clone: Clone, everything: bool) -> None:
     if had or everything:
         remove(clone, state)
     if everything:
+        vms.Pair(clone).down()
         shutil.rmtree(clone.home, ignore_errors=False)
     kept = "" if everything else "; caches stay in .sandbox (--all removes them)"
     say(f"Down after {time.monotonic() - began:.0f} s{kept}." if had or everything else "The sandbox isn't up.")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,14 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
         os.fsync(out.fileno())
     part.chmod(mode)
     part.rename(path)
+
+
+def give_to_user(paths: Iterable[Path]) -> None:
+    """Under sudo, inventory and keys belong to the person who will run Ansible."""
+    user, group = int(os.environ.get("SUDO_UID", "0")), int(os.environ.get("SUDO_GID", "0"))
+    if user:
+        for path in paths:
+            os.chown(path, user, group)
 
 
 def boot_id() -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +14,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from outcome import Outcome  # noqa: E402
+
 NODES = ("spark-1", "spark-2")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a playbook run ended with."""
-
-    rc: int
-    out: str
-
-    @property
-    def changed(self) -> int:
-        """Changes over all hosts, from the recap."""
-        return sum(int(count) for count in re.findall(r"changed=(\d+)", self.out))
-
-    def ok(self) -> Outcome:
-        assert self.rc == 0, self.out[-6000:]
-        return self
-
-    def failed(self, *words: str) -> Outcome:
-        """It failed, and said these things (line breaks of the output aside)."""
-        assert self.rc != 0, self.out[-6000:]
-        flat = re.sub(r"\s+", " ", self.out)
-        for word in words:
-            assert word in flat, f"{word!r} is not in:\n{self.out[-6000:]}"
-        return self
 
 
 class Fleet:

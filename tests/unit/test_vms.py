@@ -212,7 +212,7 @@ def test_the_monitor_is_asked_and_its_refusal_told(tmp_path: Path, last: dict[st
         machine.plug(2, False)
     thread.join(20)
     assert got == [
-        {"execute": "qmp_capabilities", "arguments": {}},
+        {"execute": "qmp_capabilities"},
         {"execute": "set_link", "arguments": {"name": "fabric2", "up": False}},
     ]
 

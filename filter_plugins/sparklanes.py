@@ -116,8 +116,9 @@ def lane_preflight(
         folders.append((source if source.is_dir() else source.parent) / "group_vars")
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
-    known = lanes.known_lanes(folders)
-    checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline_variables(hostvars))
+    known, shared = lanes.known_lanes(folders), lanes.known_shared(folders)
+    inline = inline_variables(hostvars)
+    checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared)
     return [check.to_dict() for check in checks]
 
 

@@ -18,8 +18,8 @@ from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 PREFIX = "lane_"
-# In the order in which they are merged; the family's lies below the lane's own, the others above.
-LAYERS = ("_family", "", "_site", "_host", "_override")
+# In the order in which they are merged; those of the family and the kit lie below the lane's own, the others above.
+LAYERS = ("_family", "_kit", "", "_site", "_host", "_override")
 SITE_FILE = "inventory/fleet/group_vars/lane_{lane}.yml"
 
 _TRUE = ("true", "yes", "on", "1")
@@ -38,6 +38,11 @@ class Option:
     choices: tuple[str, ...] = ()
     elements: str = ""
     options: dict[str, Option] = field(default_factory=dict)
+
+    @property
+    def by_target(self) -> bool:
+        """A list of things with a place in the container each, which layers merge by that place."""
+        return self.type == "list" and "target" in self.options
 
 
 Schema = dict[str, Option]
@@ -67,8 +72,8 @@ def _options(raw: Mapping[str, Any]) -> Schema:
 
 
 def layered(options: Schema) -> list[str]:
-    """The names that have layers: every dict of a lane."""
-    return [name for name, option in options.items() if option.type == "dict"]
+    """The names that have layers: every dict of a lane, and its lists of things with a target."""
+    return [name for name, option in options.items() if option.type == "dict" or option.by_target]
 
 
 def known_names(options: Schema) -> list[str]:
@@ -275,20 +280,53 @@ def _unknown_names(given: Mapping[str, Any], options: Schema) -> Iterator[Fault]
 
 def _value(option: Option, given: Mapping[str, Any]) -> tuple[Any, list[Fault]]:
     name = option.name
-    if option.type != "dict":
+    if option.type != "dict" and not option.by_target:
         return _checked(option, given.get(name), name)
-    merged: dict[str, Any] = {}
+    merged: Any = {}
     for layer in LAYERS:
         try:
-            merged = merge(merged, convert(option, given.get(name + layer)) or {})
+            value = _layer(option, given.get(name + layer))
         except ValueError as error:
-            return {}, [Fault("LANE.TYPES", f"{name}{layer}: {error}", "dict")]
+            return [] if option.by_target else {}, [Fault("LANE.TYPES", f"{name}{layer}: {error}", option.type)]
+        if isinstance(value, Mapping) and isinstance(merged, Mapping):
+            merged = merge(merged, value)
+        elif value and isinstance(merged, Mapping):
+            merged = value  # a list that could not be read by its targets: what is wrong with it is said below
     # A lane without a drafter has no drafter, rather than a drafter of defaults.
-    return _checked(option, merged or (None if option.required else {}), name)
+    return _checked(option, merged or (None if option.required or option.by_target else {}), name)
+
+
+def _layer(option: Option, raw: Any) -> Any:
+    """One layer of a name, ready to be merged."""
+    if option.by_target and isinstance(raw, str) and raw.lstrip().startswith("{"):
+        raw = _json(raw)
+    if not (option.by_target and isinstance(raw, Mapping)):
+        raw = convert(option, raw) or {}
+    return _keyed(option, raw)
+
+
+def _keyed(option: Option, value: Any) -> Any:
+    """Lists of things with a target as mappings by it, at any depth; a list that two things share a target in stays one."""
+    if option.type == "dict" and isinstance(value, Mapping):
+        return {key: _keyed(option.options[key], item) if key in option.options else item for key, item in value.items()}
+    if not option.by_target:
+        return value
+    if isinstance(value, Mapping):
+        return {_place(key): item for key, item in value.items()}
+    if not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) and item.get("target") for item in value):
+        return value
+    keyed = {_place(item["target"]): item for item in value}
+    return keyed if len(keyed) == len(value) else value
+
+
+def _place(target: Any) -> str:
+    return str(target).rstrip("/") or "/"
 
 
 def _checked(option: Option, raw: Any, where: str) -> tuple[Any, list[Fault]]:
     try:
+        if option.by_target and isinstance(raw, Mapping):
+            raw = [{**_dict(item), "target": target} for target, item in raw.items() if item is not None]
         value = convert(option, raw)
     except ValueError as error:
         expected = f"one of {', '.join(option.choices)}" if option.choices else option.type

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
+from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane_schema import SITE_FILE, Fault, as_checks
 from ansible.module_utils.sparklanes.suggest import did_you_mean
@@ -85,7 +85,7 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 RULES = {
     "LANE.FLAGS": "every flag has one spelling",
     "LANE.ENV": "no fabric, no secrets, no empty values",
-    "LANE.WORLD": "one rank a Spark",
+    "LANE.WORLD": "one rank a host",
     "LANE.FILES": "well-formed hashes and mounts",
 }
 
@@ -95,11 +95,20 @@ RULES = {
 
 def known_lanes(folders: Iterable[Path]) -> list[str]:
     """The lanes that these group_vars folders define."""
+    return _known(folders, "lane")
+
+
+def known_shared(folders: Sequence[Path]) -> list[str]:
+    """What lanes may share, as groups: family_<id> and kit_<id>."""
+    return [f"{kind}_{name}" for kind in ("family", "kit") for name in _known(folders, kind)]
+
+
+def _known(folders: Iterable[Path], kind: str) -> list[str]:
     found = set()
     for folder in folders:
-        for entry in folder.glob("lane_*"):
+        for entry in folder.glob(f"{kind}_*"):
             # Ansible turns other characters of a group's name into _, and would not find the file.
-            name = re.fullmatch(r"lane_(\w+)(?:\.ya?ml|\.json)?", entry.name, re.ASCII)
+            name = re.fullmatch(rf"{kind}_(\w+)(?:\.ya?ml|\.json)?", entry.name, re.ASCII)
             if name:
                 found.add(name[1])
     return sorted(found)
@@ -195,14 +204,16 @@ def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
 
 def _world_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     nodes, tp, pp = lane["lane_nodes"], lane["lane_tensor_parallel_size"], lane["lane_pipeline_parallel_size"]
+    gpus = lane["lane_gpus_per_node"]
     if None in (nodes, tp, pp):
         return  # said by LANE.TYPES already
-    if min(nodes, tp, pp) < 1 or tp * pp != nodes:
+    if min(nodes, tp, pp, gpus) < 1 or tp * pp != nodes * gpus:
+        hosts = f"{nodes} Sparks" if gpus == 1 else f"{nodes} hosts of {gpus} GPUs"
         yield Fault(
             "LANE.WORLD",
-            f"tensor parallel {tp} × pipeline parallel {pp} on {nodes} Sparks",
-            "their product equals lane_nodes: a Spark has one GPU",
-            "Correct lane_nodes, lane_tensor_parallel_size or lane_pipeline_parallel_size.",
+            f"tensor parallel {tp} × pipeline parallel {pp} on {hosts}",
+            "their product equals lane_nodes: a Spark has one GPU" if gpus == 1 else "their product is the number of GPUs",
+            "Correct lane_nodes, lane_gpus_per_node, lane_tensor_parallel_size or lane_pipeline_parallel_size.",
         )
     dcp = lane["lane_engine_args"].get("--decode-context-parallel-size")
     if dcp is not None and (not str(dcp).isdigit() or int(dcp) < 1 or tp % int(dcp)):
@@ -295,9 +306,23 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
     for files in ("lane_overlays", "lane_extras"):
         for index, item in enumerate(lane[files] or []):
             if item.get("sha256") is None:
-                remedy = f"Write {files} with the sha256 of {item['source']} into {where} (sha256sum FILE)."
+                line = f'{files}_site: {{{item["target"]}: {{sha256: "<64 hex digits>"}}}}'
+                remedy = f"Add one line to {where} (sha256sum {PurePosixPath(item['source']).name}): {line}"
                 refuse(f"{files}.{index}.sha256", f"{item['source']} has no sha256", "", remedy)
     return list(refused.values()) or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
+
+
+def negative_check(lane: Mapping[str, Any], host: str) -> Check:
+    """A lane that is kept to show what does not work launches only where a person says so."""
+    reason = lane["lane_negative"]
+    if not reason:
+        return Check("LANE.NEGATIVE", host, PASS, "the lane is meant to be run")
+    if lane["lane_accept_negative"]:
+        return Check("LANE.NEGATIVE", host, WARN, f"a negative example, launched all the same: {reason}")
+    remedy = "Choose another lane (docs/lanes.md), or launch it all the same: -e lane_accept_negative=true"
+    return Check(
+        "LANE.NEGATIVE", host, FAIL, f"lane {lane['lane_id']} is a negative example: {reason}", "a lane to serve", remedy
+    )
 
 
 # --- rendering -------------------------------------------------------------------------------------------------
@@ -515,6 +540,8 @@ def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         lines[-1] += f"; its source saw {pool:,} tokens in it, {pool / lane['lane_max_model_len']:.1f} full contexts"
     if spec["secret_env"]:
         lines.append(f"needs {', '.join(spec['secret_env'])} in the environment of this shell")
+    if lane["lane_negative"]:
+        lines.append(f"a negative example: {lane['lane_negative']}")
     unknown = [check.expected.split()[0] for check in launch_refusals(lane) if check.status == FAIL]
     if unknown:
         lines.append(f"unknown, so a launch is refused: {', '.join(unknown)}")

@@ -14,7 +14,7 @@ from ansible.module_utils.sparklanes import budget, deployments
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.lane_limits import limit_checks
 from ansible.module_utils.sparklanes.lane_schema import Schema, resolve
-from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals
+from ansible.module_utils.sparklanes.lanes import lane_checks, launch_refusals, negative_check
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 from ansible.module_utils.sparklanes.traps import trap_checks
 
@@ -72,6 +72,18 @@ def choice_check(host: str, variables: Mapping[str, Any], known: Sequence[str], 
     return Check("LANE.CHOICE", host, PASS, f"lane {lane}")
 
 
+def shared_check(host: str, variables: Mapping[str, Any], shared: Sequence[str]) -> Check:
+    """The family and the kit that a lane names exist; Ansible passes over a file that isn't there without a word."""
+    for kind in ("family", "kit"):
+        name = str(variables.get(f"lane_{kind}") or "")
+        if name and f"{kind}_{name}" not in shared:
+            known = [group.removeprefix(f"{kind}_") for group in shared if group.startswith(f"{kind}_")]
+            remedy = did_you_mean(name, known) or f"Write group_vars/{kind}_{name}.yml, or correct lane_{kind}."
+            found = f"lane_{kind} is {name}, but there is no group_vars/{kind}_{name}.yml"
+            return Check("LANE.CHOICE", host, FAIL, found, ", ".join(known) or "none is there", remedy)
+    return Check("LANE.CHOICE", host, PASS, f"lane {variables.get('lane')}")
+
+
 def preflight(
     hostvars: Mapping[str, Mapping[str, Any]],
     groups: Mapping[str, Sequence[str]],
@@ -80,10 +92,12 @@ def preflight(
     options: Schema,
     needs: str = "host",
     inline: Mapping[str, Mapping[str, Any]] | None = None,
+    shared: Sequence[str] | None = None,
 ) -> list[Check]:
     """Everything that can be said of the inventory and the lanes of these hosts.
 
     `inline`: group → the variables that stand inside an inventory file, where they are known.
+    `shared`: the groups of families and kits that have a file; None where it is not known.
     """
     if needs not in NEEDS:
         raise ValueError(f"needs is {needs!r}: one of {', '.join(NEEDS)}")
@@ -101,7 +115,7 @@ def preflight(
         members = [host for host in groups.get(deployment) or [] if host in names]
         if needs == "launch":
             checks += deployments.scope_refusals(play_hosts, members, deployment)
-        checks += _deployment(deployment, members, hostvars, known, options, needs)
+        checks += _deployment(deployment, members, hostvars, known, options, needs, shared)
     return checks
 
 
@@ -130,12 +144,15 @@ def _deployment(
     known: Sequence[str],
     options: Schema,
     needs: str,
+    shared: Sequence[str] | None,
 ) -> list[Check]:
     """All hosts of a deployment are judged, also those outside -l: their lane must be the same."""
     checks: list[Check] = []
     lanes: dict[str, dict[str, Any]] = {}
     for host in hosts:
         choice = choice_check(host, hostvars[host], known, needs)
+        if choice.status == PASS and shared is not None:
+            choice = shared_check(host, hostvars[host], shared)
         checks.append(choice)
         if choice.status != PASS:
             # Without a lane, a mistyped -e lane_… is still one.
@@ -151,7 +168,7 @@ def _deployment(
     if lanes and len(lanes) == len(hosts):
         checks += [deployments.size_check(deployment, hosts, lanes[hosts[0]]), deployments.agreement_check(deployment, lanes)]
         if needs == "launch":
-            checks += launch_refusals(lanes[hosts[0]], deployment)
+            checks += [negative_check(lanes[hosts[0]], deployment), *launch_refusals(lanes[hosts[0]], deployment)]
     elif lanes and any(not hostvars[host].get("lane") for host in hosts):
         bare = [host for host in hosts if not hostvars[host].get("lane")]
         found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"

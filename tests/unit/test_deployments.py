@@ -208,3 +208,32 @@ def test_the_controller(python: tuple[int, ...], core: str, there: bool, failed:
     checks = preflight.controller_checks(python, core, {"a.b": there})
     assert {check.id for check in bad(checks)} == failed
     assert len(checks) == 3
+
+
+def solo(**more: Any) -> dict[str, dict[str, Any]]:
+    """Two Sparks of the deployment that is there without a name."""
+    return {host: variables(deployment="sparks", **more) for host in ("s1", "s2")}
+
+
+def test_a_family_or_kit_without_a_file_is_an_error_with_the_nearest_name() -> None:
+    """Ansible passes over a file of group_vars that isn't there, and half the lane with it."""
+    groups = {"sparks": ["s1", "s2"]}
+    for name, given, words in [
+        ("lane_kit", "dpc", "Did you mean dcp?"),
+        ("lane_family", "zzz", "Write group_vars/family_zzz.yml, or correct lane_family."),
+    ]:
+        hostvars = solo(**{name: given})
+        checks = preflight.preflight(hostvars, groups, ["s1", "s2"], KNOWN, OPTIONS, "lane", None, ["family_f", "kit_dcp"])
+        check = bad(checks)[0]
+        assert check.id == "LANE.CHOICE"
+        assert check.remedy == words
+        assert bad(preflight.preflight(hostvars, groups, ["s1", "s2"], KNOWN, OPTIONS, "lane")) == []
+
+
+def test_a_negative_lane_is_refused_at_launch_alone() -> None:
+    groups = {"sparks": ["s1", "s2"]}
+    hostvars = solo(lane_negative="slow")
+    assert bad(judge(hostvars, groups, ["s1", "s2"], "lane")) == []
+    assert "LANE.NEGATIVE" in {check.id for check in bad(judge(hostvars, groups, ["s1", "s2"], "launch"))}
+    accepted = solo(lane_negative="slow", lane_accept_negative="true")
+    assert "LANE.NEGATIVE" not in {check.id for check in bad(judge(accepted, groups, ["s1", "s2"], "launch"))}

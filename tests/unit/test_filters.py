@@ -10,8 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import lane_files
 import pytest
 import yaml
+from ansible.module_utils.sparklanes import lane_schema
 from conftest import ROOT
 from inventories import Inventory, ansible_globals
 from sparklanes import checks_failures, checks_table, checks_verdict, lane_preflight  # filter_plugins/sparklanes.py
@@ -189,10 +191,11 @@ def test_rendering_with_ansibles_own_variables(tmp_path: Path) -> None:
 
 def test_the_sum_of_each_extra_is_that_of_its_file() -> None:
     """A changed template without a changed hash would be refused on each Spark; say it here."""
-    for path in (ROOT / "group_vars").glob("lane_*.yml"):
-        for extra in yaml.safe_load(path.read_text(encoding="utf-8")).get("lane_extras") or []:
-            if extra["sha256"] is not None:
-                assert hashlib.sha256((ROOT / extra["source"]).read_bytes()).hexdigest() == extra["sha256"], extra["source"]
+    lanes = [lane_schema.resolve(lane_files.variables_of(lane), lane_files.options(), "s1")[0] for lane in lane_files.ALL]
+    known = [extra for lane in lanes for extra in lane["lane_extras"] if extra["sha256"] is not None]
+    assert known
+    for extra in known:
+        assert hashlib.sha256((ROOT / extra["source"]).read_bytes()).hexdigest() == extra["sha256"], extra["source"]
 
 
 def test_the_collections_that_preflight_asks_for_are_those_that_we_use() -> None:

@@ -155,19 +155,83 @@ def test_what_has_no_meaning_is_refused_by_name(name: str, given: Any, word: str
 def test_layers_merge_by_key_keep_the_order_and_null_removes() -> None:
     made = lane(
         lane_engine_args_family={"--a": 1, "--b": {"x": 1, "y": 2}, "--c": True},
-        lane_engine_args={"--d": 4},
+        lane_engine_args_kit={"--c": None, "--z": 7},
+        lane_engine_args={"--d": 4, "--c": True},
         lane_engine_args_site={"--b": {"y": 3}},
         lane_engine_args_host={"--a": None},
         lane_engine_args_override={"--d": 5, "--e": 6},
     )
-    assert list(made["lane_engine_args"].items()) == [("--b", {"x": 1, "y": 3}), ("--c", True), ("--d", 5), ("--e", 6)]
+    assert list(made["lane_engine_args"].items()) == [
+        ("--b", {"x": 1, "y": 3}),
+        ("--z", 7),
+        ("--d", 5),
+        ("--c", True),
+        ("--e", 6),
+    ]
 
 
 def test_each_layer_beats_those_before_it() -> None:
-    names = [f"lane_engine_args{layer}" for layer in ("_family", "", "_site", "_host", "_override")]
+    names = [f"lane_engine_args{layer}" for layer in ("_family", "_kit", "", "_site", "_host", "_override")]
     for count in range(1, len(names) + 1):
         made = lane(**{name: {"--x": name} for name in names[:count]})
         assert made["lane_engine_args"] == {"--x": names[count - 1]}
+
+
+OVERLAY = {"source": "set/a.py", "sha256": "c" * 64}
+
+
+def test_layers_of_files_merge_by_target_in_either_form() -> None:
+    made = lane(
+        lane_overlays_family={"/app/a.py": {**OVERLAY, "markers": ["one"]}, "/app/b.py": {**OVERLAY, "source": "set/b.py"}},
+        lane_overlays_kit=[{**OVERLAY, "target": "/app/c.py"}],
+        lane_overlays={"/app/b.py": None},
+        lane_overlays_site={"/app/a.py": {"sha256": "d" * 64, "markers": None}},
+        lane_overlays_override='{"/app/d.py": {"source": "set/d.py", "sha256": null}}',
+    )
+    assert [(one["target"], one["source"], one["sha256"], one["markers"]) for one in made["lane_overlays"]] == [
+        ("/app/a.py", "set/a.py", "d" * 64, []),
+        ("/app/c.py", "set/a.py", "c" * 64, []),
+        ("/app/d.py", "set/d.py", None, []),
+    ]
+
+
+def test_mounts_and_limits_of_the_container_merge_and_can_be_removed() -> None:
+    made = lane(
+        lane_container_family={"memory": "112g", "shm_size": "32g", "mounts": [{"source": "/a", "target": "/cache/"}]},
+        lane_container={"mounts": {"/more": {"source": "/b", "read_only": False}}},
+        lane_container_site={"memory": None, "mounts": {"/cache": {"source": "/mine"}, "/more": None}},
+        lane_container_override={"mounts": {"/new": {"source": "/n", "create": "yes"}}},
+    )["lane_container"]
+    assert (made["memory"], made["shm_size"]) == (None, "32g")
+    assert [(one["source"], one["target"], one["read_only"], one["create"]) for one in made["mounts"]] == [
+        ("/mine", "/cache", True, False),
+        ("/n", "/new", True, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"lane_overlays": {"/app/a.py": "set/a.py"}}, "lane_overlays: 'set/a.py' is no mapping"),
+        ({"lane_overlays": {"app/a.py": OVERLAY}}, "lane_overlays.0.target: 'app/a.py' is no absolute path"),
+        ({"lane_overlays_site": {"/app/a.py": {"sha256": "c" * 64}}}, "lane_overlays.0.source is missing"),
+        ({"lane_overlays": [{"source": "a"}], "lane_overlays_site": {"/b": None}}, "lane_overlays.0.target is missing"),
+        ({"lane_overlays": "{"}, "lane_overlays: '{' is no JSON"),
+        ({"lane_container": {"mounts": {"/a": None, "/b": []}}}, "lane_container.mounts: [] is no mapping"),
+    ],
+)
+def test_files_in_no_form_we_know(more: dict[str, Any], words: str) -> None:
+    assert words in the_fault(resolve(**more)[1], "LANE.TYPES").found
+
+
+def test_two_files_with_one_target_in_one_list_stay_two_and_are_refused() -> None:
+    made = lane(lane_overlays=[{**OVERLAY, "target": "/app/a.py"}, {**OVERLAY, "source": "b", "target": "/app/a.py/"}])
+    assert "2 mounts have the target /app/a.py" in the_fault(lanes.lane_checks(made, "s1"), "LANE.FILES").found
+
+
+def test_a_removed_drafter_leaves_none() -> None:
+    kit = {"repo": "a/d", "path": "/srv/d", "container_path": "/models/d"}
+    assert lane(lane_drafter_kit=kit, lane_drafter={"repo": None, "path": None, "container_path": None})["lane_drafter"] == {}
 
 
 def test_one_line_of_a_site_fills_one_part_of_a_dict() -> None:
@@ -305,6 +369,27 @@ def test_files_that_are_not_well_formed(more: dict[str, Any], word: str) -> None
     assert word in f"{check.found} {check.expected}"
 
 
+def test_one_host_with_several_gpus_is_a_lane_without_a_fabric() -> None:
+    made = lane(lane_nodes=1, lane_gpus_per_node=4, lane_tensor_parallel_size=4)
+    assert faults(lanes.lane_checks(made, "s1"), "LANE.WORLD") == []
+    spec = lanes.render_rank(made, {}, "solo", ["s1"], 0)
+    assert spec["command"][spec["command"].index("--tensor-parallel-size") + 1] == "4"
+    assert "--nnodes" not in spec["command"]
+    wrong = lane(lane_nodes=1, lane_gpus_per_node=4, lane_tensor_parallel_size=2)
+    assert "on 1 hosts of 4 GPUs" in the_fault(lanes.lane_checks(wrong, "s1"), "LANE.WORLD").found
+
+
+def test_a_negative_example_launches_only_where_a_person_says_so() -> None:
+    bad = {"lane_negative": "it is 25 % slower"}
+    assert lanes.negative_check(lane(), "d").status == "pass"
+    refused = lanes.negative_check(lane(**bad), "d")
+    assert (refused.id, refused.status) == ("LANE.NEGATIVE", "fail")
+    assert "25 % slower" in refused.found
+    assert "-e lane_accept_negative=true" in refused.remedy
+    assert lanes.negative_check(lane(**bad, lane_accept_negative="true"), "d").status == "warn"
+    assert "# a negative example: it is 25 % slower" in lanes.describe(lane(**bad), spec(**bad))
+
+
 def test_a_good_lane_passes_every_rule() -> None:
     checks = lanes.lane_checks(lane(), "s1")
     assert {check.id: check.status for check in checks} == dict.fromkeys(lanes.RULES, "pass")
@@ -328,6 +413,9 @@ def test_each_unknown_refuses_and_names_its_line_while_rendering_works() -> None
     assert set(by_path) == {"lane_image.digest", "lane_model.revision", "lane_extras.0.sha256", "lane_max_model_len"}
     assert by_path["lane_model.revision"].remedy == (
         'Add one line to inventory/fleet/group_vars/lane_tiny.yml: lane_model_site: {revision: "<40 hex digits>"}'
+    )
+    assert by_path["lane_extras.0.sha256"].remedy.endswith(
+        '(sha256sum x.jinja): lane_extras_site: {/extras/x: {sha256: "<64 hex digits>"}}'
     )
     assert by_path["lane_max_model_len"].remedy.endswith("lane_tiny.yml: lane_max_model_len: 4096")
     rendered = lanes.render_rank(made, FABRICS, "sparks", HOSTS, 0)
@@ -539,3 +627,5 @@ def test_known_lanes_are_files_whose_names_ansible_can_load(tmp_path: Path) -> N
         (tmp_path / name).write_text("", encoding="utf-8")
     (tmp_path / "lane_dir").mkdir()
     assert lanes.known_lanes([tmp_path, tmp_path / "absent"]) == ["a", "b", "dir"]
+    (tmp_path / "kit_k.yml").write_text("", encoding="utf-8")
+    assert lanes.known_shared([tmp_path]) == ["family_x", "kit_k"]

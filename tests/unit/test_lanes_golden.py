@@ -1,177 +1,266 @@
-"""Our lanes, rendered for each rank, against what the recorded launchers run: flag by flag, variable by variable, mount by mount."""
+"""Every lane that we ship, rendered for each rank, against what its source runs: flag by flag, variable by variable, mount by mount.
+
+Two references, made apart from our lanes (tests/fixtures/lanes/README.md): `facts`, the recorded launchers as data, and
+`printed`, the commands that documents print, transcribed by hand. Where we differ on purpose, differences.yml says so.
+"""
 
 from __future__ import annotations
 
-import json
+import fnmatch
+import re
+import shlex
 from typing import Any
 
+import docker_commands
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import lane_schema, lanes
-from conftest import FIXTURES, ROOT
+from ansible.module_utils.sparklanes import drift, lanes
+from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
+from conftest import FIXTURES
+from lane_files import SHIPPED, resolved
 
-RECORDED: dict[str, Any] = yaml.safe_load((FIXTURES / "lanes" / "recorded.yml").read_text(encoding="utf-8"))
-ABSENT = "(absent)"
-
-# Where we differ on purpose: lane → what → (ours, why). A difference that is none any more fails the test.
-DELIBERATE: dict[str, dict[str, tuple[Any, str]]] = {
-    "glm53_dcp4_nvfp4": {
-        "--pipeline-parallel-size": (ABSENT, "1 is the engine's own default"),
-        "--chat-template": (
-            "/extras/chat_template.jinja",
-            "the launcher's patch edits the weights directory; an extra leaves it alone",
-        ),
-    },
-    "flash_nvfp4_dflash2_tp2": {
-        "--kv-cache-memory": (
-            6442450944,
-            "the pin of the source's later document, whose pool was published; the launcher's 8 GiB was not",
-        ),
-        "--chat-template": (
-            "/extras/chat_template_mm.jinja",
-            "a file of ours, mounted beside the weights instead of copied into them",
-        ),
-    },
+FOLDER = FIXTURES / "lanes"
+FACTS: dict[str, dict[str, Any]] = {
+    lane["id"]: lane for lane in yaml.safe_load((FOLDER / "lanes.yml").read_text(encoding="utf-8"))["lanes"]
 }
-RANKS = [(lane, rank) for lane, recorded in RECORDED.items() for rank in range(len(recorded["fabric_addresses"]))]
+DIFFERENCES: list[dict[str, Any]] = yaml.safe_load((FOLDER / "differences.yml").read_text(encoding="utf-8"))
+COMMANDS = {path.stem: path for path in sorted((FOLDER / "commands").glob("*.txt"))}
+
+# The addresses of the source fleets in the order of ranks; where a document names only the network, addresses of it.
+ADDRESSES = {
+    "glm53_*": ["192.168.192.2", "192.168.192.4", "192.168.192.3", "192.168.192.1"],
+    "flash_w4a16_dflash2_*": ["192.168.102.1", "192.168.102.2"],
+    "flash_w4a16_mtp_tp2_*": ["192.168.102.1", "192.168.102.2"],
+    "flash_w4a16_mtp_tp4_*": [""],
+    "flash_fp8_*": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
+    "flash_nvfp4_dflash2_tp4": ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"],
+    "flash_nvfp4_dflash2_tp4_v3_negative": ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"],
+    "flash_nvfp4_*_tp4_1m*": ["192.168.192.2", "192.168.192.4", "192.168.192.3", "192.168.192.1"],
+    "flash_nvfp4_*_tp2": ["192.168.192.2", "192.168.192.4"],
+}
+RANKS = [(lane, rank) for lane in SHIPPED for rank in range(FACTS[lane]["hardware"]["nodes"] if lane in FACTS else 0)]
+PRINTED = [(name, rank) for name in COMMANDS for rank in range(FACTS[name.split(".")[0]]["hardware"]["nodes"])]
 
 
-def variables_of(lane: str) -> dict[str, Any]:
-    """The variables as Ansible merges them: the family, then the lane."""
-    own = yaml.safe_load((ROOT / "group_vars" / f"lane_{lane}.yml").read_text(encoding="utf-8"))
-    family = yaml.safe_load((ROOT / "group_vars" / f"family_{own['lane_family']}.yml").read_text(encoding="utf-8"))
-    return {**family, **own}
+def addresses(lane: str) -> list[str]:
+    return next(found for pattern, found in ADDRESSES.items() if fnmatch.fnmatch(lane, pattern))
 
 
-def resolved(lane: str) -> dict[str, Any]:
-    specs = yaml.safe_load((ROOT / "roles/lane/meta/argument_specs.yml").read_text(encoding="utf-8"))
-    made, checks = lane_schema.resolve(variables_of(lane), lane_schema.schema(specs), "s1")
-    assert [check for check in checks if check.status != "pass"] == []
-    assert [check for check in lanes.lane_checks(made, "s1") if check.status != "pass"] == []
-    assert json.loads(json.dumps(made)) == made
-    return made
+def fabric_env(lane: str) -> dict[str, str]:
+    """What role roce would say on the source's fleet: every variable of its launcher that belongs to the fabric."""
+    env = FACTS[lane].get("env") or {}
+    recorded = {**(env.get("fabric") or {}), **(env["fixed"] if isinstance(env.get("fixed"), dict) else {})}
+    return {name: str(value) for name, value in recorded.items() if name in FABRIC_ONLY}
 
 
-def hosts_and_fabrics(lane: str) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """The source fleet as role roce would describe it."""
-    recorded = RECORDED[lane]
-    ours = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_RANGE")
-    env = {name: value for name, value in recorded["env"]["fabric"].items() if name in ours}
+def ours(lane: str, rank: int, **more: Any) -> dict[str, Any]:
+    """The rank as we render it. The image by its tag: digests are compared on their own."""
+    env = fabric_env(lane)
     fabrics = {
-        f"s{rank}": {"transport": "roce", "host_ip": address, "ifname": env["NCCL_SOCKET_IFNAME"], "env": env, "rails": []}
-        for rank, address in enumerate(recorded["fabric_addresses"])
+        f"s{number}": {
+            "transport": "roce",
+            "host_ip": address,
+            "ifname": env.get("NCCL_SOCKET_IFNAME", "fabric0"),
+            "env": env,
+            "rails": [],
+        }
+        for number, address in enumerate(addresses(lane))
+        if address
     }
-    return list(fabrics), fabrics
+    hosts = [f"s{number}" for number in range(len(addresses(lane)))]
+    made = resolved(lane, **more)
+    spec = lanes.render_rank(made, fabrics, "sparks", hosts, rank)
+    return {**spec, "image": f"{made['lane_image']['repository']}:{made['lane_image']['tag']}", "secret_env": []}
 
 
-def spec_of(lane: str, rank: int) -> dict[str, Any]:
-    hosts, fabrics = hosts_and_fabrics(lane)
-    return lanes.render_rank(resolved(lane), fabrics, "sparks", hosts, rank)
+def filled(value: Any, lane: str, rank: int) -> str:
+    """A recorded value with what stands for the rank and its addresses filled in."""
+    head, own = addresses(lane)[0], addresses(lane)[rank]
+    text = str(value)
+    if text.startswith("<rank0 fabric IP>"):
+        return head
+    if text.startswith(("<this rank's fabric IP", "<rank IP")) or re.fullmatch(r"[\d.]+-\d", text):
+        return own
+    for name, meant in (("$HEAD_IP", head), ("$HOST_IP", own), ("$NODE_IP", own), ("$RANK", str(rank)), ("<rank>", str(rank))):
+        text = text.replace(name, meant)
+    return text
 
 
-def flags_of(command: list[str], after: int) -> dict[str, Any]:
-    """Words of a command as flag → value; a flag that is given twice is an error of its own."""
-    flags: dict[str, Any] = {}
-    current = ""
-    for word in command[after:]:
-        if word.startswith("--"):
-            current = word
-            assert current not in flags, f"{current} is given twice"
-            flags[current] = []
-        else:
-            flags[current].append(word)
-    return {flag: True if not values else values[0] if len(values) == 1 else values for flag, values in flags.items()}
+def facts_spec(lane: str, rank: int) -> dict[str, Any]:
+    """The launcher as recorded, as the spec of a rank; what is not recorded is empty."""
+    facts = FACTS[lane]
+    container = facts.get("container") if isinstance(facts.get("container"), dict) else {}
+    words = [str(word) for word in container.get("command_prefix") or ["vllm", "serve", "model"]]
+    for flag, value in facts["engine_args"].items():
+        if not flag.startswith("--") or (flag == "--headless" and rank == 0):
+            continue
+        words.append(flag)
+        if value is not True and flag != "--headless":
+            words += [filled(one, lane, rank) for one in (value if isinstance(value, list) else [value])]
+    if words[0] == "bash":
+        words = [*words[:2], f"{words[2]} {shlex.join(words[3:])}"]
+    recorded = facts.get("env") or {}
+    env = {**recorded.get("fabric", {}), **(recorded["fixed"] if isinstance(recorded.get("fixed"), dict) else {})}
+    mounts = [(one["host"], one["container"], one["mode"] == "ro") for one in container.get("mounts") or []]
+    mounts += [(one["host"], one["container"], one["mode"] == "ro") for one in facts["overlays"].get("files") or []]
+    return {
+        "image": facts["image"]["name"],
+        "command": words,
+        "env": {name: filled(value, lane, rank) for name, value in env.items()},
+        "mounts": [{"source": source, "target": target, "read_only": read_only} for source, target, read_only in mounts],
+        "options": container,
+    }
 
 
-def same(value: Any) -> Any:
-    """Values that mean the same are the same: numbers by value, JSON by content."""
-    if isinstance(value, list):
-        return same(value[0]) if len(value) == 1 else [same(item) for item in value]
-    if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError:
-            return value
-    return value
+def printed_spec(name: str, rank: int) -> tuple[dict[str, str], dict[str, Any]]:
+    lane = name.split(".")[0]
+    head, words = docker_commands.printed(COMMANDS[name])
+    spec = docker_commands.spec_of([filled(word, lane, rank) for word in words if word != "$HEADLESS"])
+    if "$HEADLESS" in words and rank > 0:
+        spec["command"].append("--headless")
+    spec["env"] = {key: filled(value, lane, rank) for key, value in spec["env"].items()}
+    return head, spec
 
 
-def expected_flags(lane: str, rank: int) -> dict[str, Any]:
-    recorded = RECORDED[lane]
-    flags = dict(recorded["engine_args"])
-    flags |= {"--node-rank": rank, "--master-addr": recorded["fabric_addresses"][0]}
-    if rank == 0:
-        del flags["--headless"]
-    else:
-        flags["--headless"] = True
-        # Workers serve no API; the launchers give these to each rank, where they have no effect.
-        del flags["--host"], flags["--port"]
-    return flags
+def differ(lane: str, rank: int, theirs: dict[str, Any], whole: bool) -> dict[str, tuple[Any, Any]]:
+    """What differs. Where mounts come from is ours to choose; a reference that is not whole says nothing of what it lacks."""
+    ours_spec = ours(lane, rank)
+    for spec in (ours_spec, theirs):
+        spec["mounts"] = [{**mount, "source": "any"} for mount in spec["mounts"]]
+    found = {one.what: (one.ours, one.theirs) for one in drift.differences(ours_spec, theirs)}
+    return found if whole else {what: pair for what, pair in found.items() if pair[1] != drift.ABSENT}
+
+
+def listed(lane: str, rank: int, against: str) -> dict[str, tuple[Any, Any]]:
+    """The differences that differences.yml lists for this lane and rank."""
+    found = {}
+    for entry in DIFFERENCES:
+        applies = any(fnmatch.fnmatch(lane, pattern) for pattern in entry["lanes"]) and lane not in entry.get("but", [])
+        ranks = {"head": rank == 0, "workers": rank > 0}.get(entry.get("ranks", ""), True)
+        if applies and ranks and against in entry["against"]:
+            found[entry["what"]] = (entry["ours"], entry["theirs"])
+    return found
+
+
+def test_every_recorded_lane_is_shipped_and_every_shipped_one_recorded() -> None:
+    assert set(SHIPPED) == set(FACTS)
+    assert len(SHIPPED) == 22
 
 
 @pytest.mark.parametrize(("lane", "rank"), RANKS)
-def test_flags(lane: str, rank: int) -> None:
-    prefix = RECORDED[lane]["container"]["command_prefix"]
-    spec = spec_of(lane, rank)
-    assert spec["command"][: len(prefix)] == prefix
-    ours, recorded = flags_of(spec["command"], len(prefix)), expected_flags(lane, rank)
-    differ = {
-        flag: same(ours.get(flag, ABSENT))
-        for flag in {*ours, *recorded}
-        if same(ours.get(flag, ABSENT)) != same(recorded.get(flag, ABSENT))
-    }
-    assert differ == {flag: value for flag, (value, _why) in DELIBERATE[lane].items()}
+def test_each_rank_runs_what_the_recorded_launcher_runs(lane: str, rank: int) -> None:
+    facts = FACTS[lane]
+    whole = facts.get("complete", True)
+    theirs = facts_spec(lane, rank)
+    if not whole:
+        theirs["options"] = {}
+    found = differ(lane, rank, theirs, whole)
+    if not whole:  # nothing but flags, the image and a part of the environment is recorded
+        found = {what: pair for what, pair in found.items() if not what.startswith(("limit", "model"))}
+    assert found == listed(lane, rank, "facts")
 
 
-@pytest.mark.parametrize(("lane", "rank"), RANKS)
-def test_environment(lane: str, rank: int) -> None:
-    recorded = RECORDED[lane]
-    expected = dict(recorded["env"]["fixed"])
-    own = {
-        "VLLM_HOST_IP": recorded["fabric_addresses"][rank],
-        "MASTER_ADDR": recorded["fabric_addresses"][0],
-        "NODE_RANK": str(rank),
-    }
-    expected |= {name: own.get(name, value) for name, value in recorded["env"]["fabric"].items()}
-    assert spec_of(lane, rank)["env"] == expected
+@pytest.mark.parametrize(("name", "rank"), PRINTED)
+def test_each_rank_runs_what_the_document_prints(name: str, rank: int) -> None:
+    lane = name.split(".")[0]
+    head, theirs = printed_spec(name, rank)
+    whole = head["whole"] == "yes"
+    found, expected = differ(lane, rank, theirs, whole), listed(name, rank, "printed")
+    if not whole:
+        found, expected = ({what: pair for what, pair in one.items() if what.startswith("flag")} for one in (found, expected))
+    assert found == expected
 
 
-@pytest.mark.parametrize(("lane", "rank"), RANKS)
-def test_mounts(lane: str, rank: int) -> None:
-    """All targets and modes are the recorded ones. Sources are ours by design: what role staging keeps under /var/lib/sparklanes."""
-    recorded = RECORDED[lane]
-    expected = {mount["container"]: mount["mode"] for mount in recorded["container"]["mounts"]}
-    expected |= {overlay["container"]: overlay["mode"] for overlay in recorded["overlays"]}
-    spec = spec_of(lane, rank)
-    ours = {mount["target"]: "ro" if mount["read_only"] else "rw" for mount in spec["mounts"]}
-    added = set(ours) - set(expected)
-    # The template, and the NCCL that the source keeps inside the directory it mounts as a cache.
-    assert {target for target in added if not target.startswith("/extras/")} <= {
-        "/cache/huggingface/hub/nccl-2.30.4/libnccl.so.2"
-    }
-    assert {target: ours[target] for target in expected} == expected
-    sources = {mount["source"] for mount in spec["mounts"] if not mount["source"].startswith("/var/lib/sparklanes/")}
-    assert sources <= {"/etc/passwd", "/etc/group"}
+@pytest.mark.parametrize("entry", DIFFERENCES, ids=lambda entry: f"{entry['what']} {entry['lanes'][0]}")
+def test_each_listed_difference_says_why_and_every_pattern_of_it_is_compared(entry: dict[str, Any]) -> None:
+    """That it still exists is what the two tests above compare, both ways."""
+    assert set(entry) - {"ranks", "but"} == {"what", "lanes", "against", "ours", "theirs", "reason", "source"}
+    assert all(entry[key] for key in ("what", "lanes", "against", "reason", "source"))
+    compared = {"facts": list(FACTS), "printed": list(COMMANDS)}
+    for pattern in entry["lanes"]:
+        assert any(fnmatch.filter(compared[against], pattern) for against in entry["against"]), pattern
 
 
-@pytest.mark.parametrize("lane", RECORDED)
-def test_overlays_have_the_recorded_hashes(lane: str) -> None:
-    ours = {overlay["target"]: overlay["sha256"] for overlay in resolved(lane)["lane_overlays"]}
-    for overlay in RECORDED[lane]["overlays"]:
-        assert ours[overlay["container"]] == overlay["sha256"]
+@pytest.mark.parametrize("lane", SHIPPED)
+def test_overlays_have_the_recorded_targets_and_hashes(lane: str) -> None:
+    recorded = {one["container"]: one.get("sha256") for one in FACTS[lane]["overlays"].get("files") or []}
+    found = {one["target"]: one["sha256"] for one in resolved(lane)["lane_overlays"]}
+    added = {target for target in found if listed(lane, 0, "facts").get(f"mount {target}", ("", ""))[1] == drift.ABSENT}
+    assert {target: sha256 for target, sha256 in found.items() if target not in added} == recorded
+    markers = FACTS[lane]["overlays"].get("marker_preflight") or {}
+    by_name = {one["target"].rpartition("/")[2]: one["markers"] for one in resolved(lane)["lane_overlays"]}
+    assert {name: by_name[name] for name in markers} == markers
 
 
-@pytest.mark.parametrize("lane", RECORDED)
-def test_container_options(lane: str) -> None:
-    recorded, options = RECORDED[lane]["container"], spec_of(lane, 0)["options"]
-    for name in ("restart", "gpus", "network", "ipc", "shm_size", "memory", "memory_swap", "cap_add", "ulimits", "devices"):
-        assert options[name] == recorded[name], name
-    repository = resolved(lane)["lane_image"]["repository"]
-    assert f"{repository}:{resolved(lane)['lane_image']['tag']}" == RECORDED[lane]["image"]
-    assert resolved(lane)["lane_swappiness"] == RECORDED[lane]["swappiness"]
+@pytest.mark.parametrize("lane", SHIPPED)
+def test_the_image_has_a_recorded_digest_or_none(lane: str) -> None:
+    image = FACTS[lane]["image"]
+    recorded = re.findall(r"sha256:[0-9a-f]{64}", str(image))
+    digest = resolved(lane)["lane_image"]["digest"]
+    assert digest in recorded if digest else not image.get("digest")
 
 
-@pytest.mark.parametrize("lane", RECORDED)
-def test_what_the_source_does_not_tell_refuses_to_launch(lane: str) -> None:
+@pytest.mark.parametrize("lane", SHIPPED)
+def test_nothing_of_a_fabric_stands_in_a_lane(lane: str) -> None:
+    """Neither a name of such a variable nor an address or device of a source fleet, in any value."""
+    made = resolved(lane)
+    assert not set(made["lane_engine_env"]) & set(lanes.FABRIC_ENV)
+    assert not re.search(r"\b(?:192\.168|10\.\d+)\.\d+\.\d+|roceP?\d|enp\d|enP\d|mlx5_", str(made))
+
+
+@pytest.mark.parametrize("lane", SHIPPED)
+def test_every_lane_says_where_it_is_from_and_how_it_was_measured(lane: str) -> None:
+    made = resolved(lane)
+    assert {"repository", "launcher", "date"} <= set(made["lane_source"]), made["lane_source"]
+    assert made["lane_title"]
+    assert {"method", "date", "context"} <= set(made["lane_expect"])
+    for name, value in made["lane_expect"].items():
+        assert name not in ("end_to_end_tok_s", "single_stream_tok_s", "aggregate_tok_s", "kv_pool_tokens") or isinstance(
+            value, dict
+        )
+
+
+@pytest.mark.parametrize("lane", SHIPPED)
+def test_what_the_source_does_not_tell_refuses_to_launch_with_the_line_that_fills_it(lane: str) -> None:
     refused = [check for check in lanes.launch_refusals(resolved(lane)) if check.status == "fail"]
     assert any("lane_model_site: {revision:" in check.remedy for check in refused)
     assert all(f"inventory/fleet/group_vars/lane_{lane}.yml" in check.remedy for check in refused)
+
+
+# --- overrides -------------------------------------------------------------------------------------------------
+
+
+def without_names(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "lane": "", "labels": {**spec["labels"], "sparklanes.lane": ""}}
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("kind", [str, int])
+def test_two_overrides_make_the_512k_lane_of_the_262k_one(rank: int, kind: type) -> None:
+    """As `-e lane_max_model_len=524288 -e lane_kv_cache_memory_bytes=6000000000` would give them: as text."""
+    over = {"lane_max_model_len": kind(524288), "lane_kv_cache_memory_bytes": kind(6000000000)}
+    made, other = ours("glm53_dcp4_nvfp4", rank, **over), ours("glm53_dcp4_nvfp4_512k", rank)
+    assert without_names(made) == without_names(other)
+    assert ours("glm53_dcp4_nvfp4", rank)["command"] != other["command"]
+
+
+def test_an_override_removes_a_flag_a_variable_a_mount_and_a_limit() -> None:
+    made = ours(
+        "flash_nvfp4_dflash2_tp2",
+        0,
+        lane_engine_args_override='{"--enforce-eager": null, "--speculative-config": {"num_speculative_tokens": 5}}',
+        lane_engine_env_override='{"MAX_JOBS": null, "NCCL_DEBUG": "INFO"}',
+        lane_container_override='{"memory": null, "memory_swap": null, "mounts": {"/root/.cache/flashinfer": null}}',
+        lane_overlays_site=[{"source": "mine.py", "sha256": "a" * 64, "target": "/app/mine.py"}],
+    )
+    found = {one.what: (one.ours, one.theirs) for one in drift.differences(made, ours("flash_nvfp4_dflash2_tp2", 0))}
+    assert {what: pair[0] for what, pair in found.items()} == {
+        "flag --speculative-config": {"method": "dflash", "model": "/models/dflash2-draft", "num_speculative_tokens": 5},
+        "env NCCL_DEBUG": "INFO",
+        "mount /app/mine.py": f"/var/lib/sparklanes/overlays/{'a' * 64}/mine.py (read-only)",
+        "flag --enforce-eager": drift.ABSENT,
+        "env MAX_JOBS": drift.ABSENT,
+        "mount /root/.cache/flashinfer": drift.ABSENT,
+        "limit memory": drift.ABSENT,
+        "limit memory_swap": drift.ABSENT,
+    }

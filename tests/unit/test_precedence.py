@@ -28,8 +28,9 @@ all:
 SHIPPED = {
     "sparks": {"v": "shipped_sparks", "w": "shipped_sparks", "u": "shipped_sparks"},
     "family_f1": {"v": "shipped_family", "w": "shipped_family", "x": "shipped_family"},
+    "kit_k1": {"k": "shipped_kit", "x": "shipped_kit", "y": "shipped_kit", "v": "shipped_kit"},
     "lane_alpha": {"lane_id": "alpha", "lane_family": "f1", "v": "shipped_alpha", "y": "shipped_alpha"},
-    "lane_zeta": {"lane_id": "zeta", "lane_family": "f1", "x": "shipped_zeta", "y": "shipped_zeta"},
+    "lane_zeta": {"lane_id": "zeta", "lane_family": "f1", "lane_kit": "k1", "x": "shipped_zeta", "y": "shipped_zeta"},
 }
 
 Load = Callable[..., Inventory]
@@ -80,6 +81,12 @@ def test_shipped_loses_to_deeper_shipped(load: Load) -> None:
 
 def test_a_lane_beats_its_family(load: Load) -> None:
     assert values(load(), "s3")["x"] == "shipped_zeta"
+
+
+def test_a_kit_beats_the_family_and_loses_to_the_lane(load: Load) -> None:
+    found = values(load(), "s3")
+    assert (found["k"], found["v"], found["w"], found["y"]) == ("shipped_kit", "shipped_kit", "shipped_family", "shipped_zeta")
+    assert "k" not in values(load(), "s1")
 
 
 def test_the_site_beats_what_we_ship_whatever_the_depth(load: Load, tree: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import lane_files
 import pytest
 import yaml
 from ansible.module_utils.sparklanes import budget, gates, lane_limits, lane_schema, preflight
@@ -77,15 +78,17 @@ def test_a_reported_failure_is_refused_before_the_boot(name: str, case: dict[str
         assert figure in check.found + check.expected
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "group_vars").glob("lane_*.yml")), ids=lambda path: path.stem)
-def test_a_shipped_lane_is_accepted(path: Any) -> None:
-    variables = yaml.safe_load(path.read_text(encoding="utf-8"))
-    family = variables.get("lane_family")
-    if family:
-        variables = {**yaml.safe_load((ROOT / f"group_vars/family_{family}.yml").read_text(encoding="utf-8")), **variables}
-    variables = {name: value for name, value in variables.items() if not (isinstance(value, str) and "{{" in value)}
-    made, _ = lane_schema.resolve(variables, OPTIONS, "s1")
+@pytest.mark.parametrize("name", lane_files.ALL)
+def test_a_shipped_lane_is_accepted(name: str) -> None:
+    made, _ = lane_schema.resolve(lane_files.variables_of(name), OPTIONS, "s1")
     assert of("fail", budget.checks(made, "s1")) == set()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_shipped_lane_says_of_its_memory_what_its_source_measured(name: str) -> None:
+    ours, _ = lane_schema.resolve(lane_files.variables_of(name), OPTIONS, "s1")
+    said = {key: value for key, value in MEASURED[name]["memory"].items() if key not in ("reported", "vocab_size", "graphs_gib")}
+    assert {key: ours["lane_memory"][key] for key in said} == said
 
 
 # --- one Spark as it is ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes import lane_schema, lanes
+from ansible.module_utils.sparklanes import lane_schema, lanes, traps
 from conftest import ROOT
 from lane_files import ALL, SHIPPED, options, variables_of
 
@@ -166,6 +166,9 @@ def section(name: str) -> Iterator[str]:
         if texts:
             yield f"- **{label}**:"
             yield from (f"  - {text}" for text in texts)
+    found = [check for check in traps.trap_checks(lane, name) if check.status == "warn"]
+    if found:
+        yield f"- **known [traps](traps.md)**: {'; '.join(f'{check.found} (`{check.id}`)' for check in found)}"
     missing = unknowns(lane)
     if missing:
         yield f"- **open, so a launch is refused**: {', '.join(f'`{path}`' for path in missing)}"

@@ -34,6 +34,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     deployments,
     fabric_reach,
     gates,
+    gpu_health,
     lane_schema,
     lanes,
     overlays,
@@ -248,6 +249,15 @@ def teacher_forcing_source(folder: str) -> dict[str, Any]:
     return found
 
 
+def gpu_verdicts(registered: HostVars, known: HostVars, limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the runs of gpu_health say of each GPU: checks, table, verdicts."""
+    try:
+        found: dict[str, Any] = gpu_health.assess(registered, known, lane_schema.plain(limits))
+    except (TypeError, ValueError) as error:
+        raise AnsibleFilterError(str(error)) from error
+    return found
+
+
 class FilterModule:
     """The table."""
 
@@ -269,6 +279,7 @@ class FilterModule:
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": gates.gate_b,
+            "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_identities": gates.identities,
             "sparklanes_models": weights.models,
             "sparklanes_one_time_secret": one_time_secret,

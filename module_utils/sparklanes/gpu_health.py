@@ -9,6 +9,7 @@ load, and kernels are compared: with the other Sparks, with this Spark's own bet
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -132,8 +133,15 @@ SLOW_REMEDY = (
 
 
 def _number(run: Run, key: str) -> float | None:
+    """A rate, clock or count that was measured; nothing of these is zero, negative or infinite."""
     value = run.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < math.inf else None
+
+
+def _loaded(run: Run) -> int:
+    return int(_number(run, "loaded_samples") or 0)
 
 
 def unusable(run: Run | None, limits: Limits) -> tuple[str, str]:
@@ -147,7 +155,7 @@ def unusable(run: Run | None, limits: Limits) -> tuple[str, str]:
     missing = [key for key in ("matmul_tflops", "gemv_gbs", "copy_gbs") if _number(run, key) is None]
     if missing:
         return f"{', '.join(missing)} was not measured", "Measure longer (gpu_health_seconds)"
-    if _number(run, "clock_mhz") is None or int(run.get("loaded_samples") or 0) < limits.least_samples:
+    if _number(run, "clock_mhz") is None or _loaded(run) < limits.least_samples:
         return (
             f"{int(run.get('loaded_samples') or 0)} samples at {limits.loaded_percent} % utilisation or more, {limits.least_samples} are needed",
             "Measure longer (gpu_health_seconds)",
@@ -166,16 +174,12 @@ def cap_of(run: Run) -> float | None:
 def locked(run: Run) -> bool:
     """The driver itself says that somebody's setting holds the clock, in most samples."""
     asked = int((run.get("reasons") or {}).get("applications_clocks_setting", 0))
-    return asked * 2 > int(run.get("loaded_samples") or 0)
+    return asked * 2 > _loaded(run)
 
 
 def held_back(run: Run) -> list[str]:
     """Reasons of the hardware or firmware, in at least half of the samples."""
-    return [
-        name
-        for name, count in (run.get("reasons") or {}).items()
-        if name not in WISHED and count * 2 >= int(run.get("loaded_samples") or 0)
-    ]
+    return [name for name, count in (run.get("reasons") or {}).items() if name not in WISHED and count * 2 >= _loaded(run)]
 
 
 def _clock(run: Run, best_mhz: float | None, best_host: str, limits: Limits) -> Verdict | None:
@@ -333,3 +337,54 @@ def table(runs: Mapping[str, Run | None], verdicts: Mapping[str, Verdict]) -> li
         ).rstrip()
         for row in rows
     ]
+
+
+def remembered(host: str, runs: Sequence[Run], boot: str) -> Check:
+    """The last verdict that a Spark remembers, as a check. One of an earlier boot proves little: reboots mend and crashes break."""
+    verdict = str(runs[-1].get("verdict") or "") if runs else ""
+    again = "Measure it: playbooks/gpu_health.yml, while no lane serves"
+    if not verdict:
+        return Check("GPU.HEALTH", host, WARN, "never measured and judged", EXPECTED, again)
+    found = f"{verdict}: {runs[-1].get('matmul_tflops')} bf16 TFLOPS at {runs[-1].get('clock_mhz')} MHz"
+    if runs[-1].get("boot_id") != boot:
+        return Check("GPU.HEALTH", host, WARN, f"{found}, before the last reboot", EXPECTED, again)
+    return Check("GPU.HEALTH", host, PASS if verdict in (OK, CAPPED) else FAIL, found, EXPECTED, again)
+
+
+def assess(
+    registered: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]], limits: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What playbooks/gpu_health.yml shows and keeps. registered, known: host → result of gpu_health, of gpu_health_info."""
+    unknown = sorted(set(limits or {}) - set(Limits.__dataclass_fields__))
+    if unknown:
+        raise ValueError(f"gpu_health_limits: {', '.join(unknown)} is none of {', '.join(Limits.__dataclass_fields__)}")
+    chosen = Limits(**dict(limits or {}))
+    runs: dict[str, Run | None] = {}
+    for host, result in registered.items():
+        run = result.get("run")
+        if isinstance(run, Mapping):
+            # Samples are judged again with the limits of today, so that a site's own count.
+            runs[host] = {
+                **run,
+                **summarise(
+                    [
+                        {"gpu": run.get("gpu"), "torch": run.get("torch")},
+                        *run.get("blocks", []),
+                        {"phase": "end", "correct": run.get("correct")},
+                    ],
+                    run.get("samples", []),
+                    chosen,
+                ),
+            }
+        elif result.get("unreachable"):
+            runs[host] = {"error": "it does not answer over ssh"}
+        else:
+            runs[host] = {"error": str(result["msg"])} if result.get("msg") else None
+    earlier = {host: list((known.get(host) or {}).get("runs") or []) for host in runs}
+    verdicts = judge(runs, earlier, chosen)
+    return {
+        "checks": [check(host, verdict).to_dict() for host, verdict in verdicts.items()],
+        "table": table(runs, verdicts),
+        "verdicts": {host: verdict.verdict for host, verdict in verdicts.items()},
+        "at": {host: int(run["at"]) for host, run in runs.items() if run and run.get("at")},
+    }

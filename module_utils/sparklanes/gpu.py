@@ -414,6 +414,46 @@ def parse_cap(unit: str, text: str, settings: Mapping[str, str]) -> Cap | None:
     return None
 
 
+def cap_problems(min_mhz: int, max_mhz: int, power_w: float | None, gpus: Sequence[Gpu]) -> list[str]:
+    """What makes this cap unusable on these GPUs, as sentences."""
+    wrong = []
+    top = max((gpu.max_sm_mhz or 0 for gpu in gpus), default=0) or 4000
+    if not 300 <= max_mhz <= top:
+        wrong.append(f"max_mhz: found {max_mhz}, expected 300 to {top}, the highest clock of this GPU")
+    if not 0 <= min_mhz <= max_mhz:
+        wrong.append(f"min_mhz: found {min_mhz}, expected 0 to max_mhz ({max_mhz})")
+    if power_w is not None:
+        limits = [gpu.default_power_limit_w for gpu in gpus]
+        without = [gpu.name or "GPU" for gpu in gpus if gpu.default_power_limit_w is None]
+        if without or not limits:
+            wrong.append(
+                f"power_limit_w: {', '.join(without) or 'this GPU'} has no power limit that could be set. Cap the clock alone"
+            )
+        elif not 1 <= power_w <= min(limit or 0 for limit in limits):
+            wrong.append(
+                f"power_limit_w: found {power_w:g}, expected 1 to {min(limit or 0 for limit in limits):g}, the default of this GPU"
+            )
+    return wrong
+
+
+def cap_settings(min_mhz: int, max_mhz: int, power_w: float | None, default_w: str) -> str:
+    """The environment file of our unit."""
+    power = "" if power_w is None else f"{power_w:g}"
+    return f"MIN_MHZ={min_mhz}\nMAX_MHZ={max_mhz}\nPOWER_W={power}\nDEFAULT_POWER_W={default_w if power else ''}\n"
+
+
+def cap_contradiction(max_mhz: int, power_w: float | None, gpus: Sequence[Gpu]) -> str:
+    """What these GPUs show that the cap forbids; empty where nothing does, which is no proof while they idle."""
+    for gpu in gpus:
+        if gpu.sm_mhz is None:
+            return "the clock is not told"
+        if gpu.sm_mhz > max_mhz + CAP_SLACK_MHZ:
+            return f"the clock is {gpu.sm_mhz} MHz, above {max_mhz}"
+        if power_w is not None and (gpu.power_limit_w is None or abs(gpu.power_limit_w - power_w) > 1):
+            return f"the power limit reads {'nothing' if gpu.power_limit_w is None else f'{gpu.power_limit_w:g} W'}, not {power_w:g} W"
+    return ""
+
+
 # --- checks of the gates -------------------------------------------------------------------------------------
 
 

@@ -157,7 +157,7 @@ def unusable(run: Run | None, limits: Limits) -> tuple[str, str]:
         return f"{', '.join(missing)} was not measured", "Measure longer (gpu_health_seconds)"
     if _number(run, "clock_mhz") is None or _loaded(run) < limits.least_samples:
         return (
-            f"{int(run.get('loaded_samples') or 0)} samples at {limits.loaded_percent} % utilisation or more, {limits.least_samples} are needed",
+            f"{_loaded(run)} samples at {limits.loaded_percent} % utilisation or more, {limits.least_samples} are needed",
             "Measure longer (gpu_health_seconds)",
         )
     if run.get("correct") is False:

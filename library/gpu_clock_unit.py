@@ -1,0 +1,236 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the unit that caps the GPU's clock at boot, judged by its effect."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: gpu_clock_unit
+short_description: Keep the unit that caps the GPU's clock at boot, judged by its effect
+description:
+  - Lays down a systemd unit that runs C(nvidia-smi --lock-gpu-clocks), and where asked C(--power-limit), starts it, and reads back the
+    clock and the limit that the GPU then has. Some drivers accept a lock and ignore it; that fails.
+  - A clock below the cap proves nothing while the GPU idles; C(gpu_health) judges it under load.
+  - The figures stand in an environment file. A new unit and new figures need no C(daemon-reload); a new text of the unit does, and waits
+    while running containers could lose their GPU by it.
+options:
+  state:
+    description: V(absent) takes the lock off (C(--reset-gpu-clocks), and the power limit that was the default) and removes unit and figures.
+    type: str
+    choices: [present, absent]
+    default: present
+  max_mhz:
+    description: Highest clock. Needed with O(state=present).
+    type: int
+  min_mhz:
+    description: Lowest clock; V(0) lets the GPU rest as it likes.
+    type: int
+    default: 0
+  power_limit_w:
+    description: Power limit in watts, for GPUs that have one. A GB10 has none.
+    type: float
+  unit:
+    description: Text of the unit file. Needed with O(state=present).
+    type: str
+  root:
+    description: Root of the file tree, for tests.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    description: Says what would change.
+    support: full
+  diff_mode:
+    description: Shows the files.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: Hold the clock at 2100 MHz or less
+  gpu_clock_unit:
+    max_mhz: 2100
+    unit: "{{ lookup('ansible.builtin.file', 'sparklanes-gpu-clock.service', rstrip=false) }}"
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, or would be done in check mode, as sentences.
+  returned: always
+  type: list
+  elements: str
+waiting:
+  description: What had to wait and why, as sentences. Empty where all is in place.
+  returned: always
+  type: list
+  elements: str
+active:
+  description: Whether the unit is in effect.
+  returned: always
+  type: bool
+sm_mhz:
+  description: Clock of each GPU as read back; empty where nothing was read.
+  returned: always
+  type: list
+  elements: int
+"""
+
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import gpu, units
+from ansible.module_utils.sparklanes.host_edits import HostEdits
+
+UNIT = gpu.CAP_UNIT
+UNIT_PATH = f"/etc/systemd/system/{UNIT}"
+SETTINGS_PATH = f"/{gpu.CAP_SETTINGS}"
+# A lock takes effect at once; a GPU that is busy needs a moment to get there.
+EFFECT_SECONDS = 5.0
+
+
+class GpuClockUnit(HostEdits):
+    """The unit as asked and as found on one host."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        super().__init__(module, module.params["root"])
+        self.params = module.params
+        self.clocks: list[int | None] = []
+
+    def show(self) -> dict[str, str]:
+        rc, out, err = self.ask("systemctl", "show", UNIT, "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload")
+        if rc != 0:
+            self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
+        found: dict[str, str] = units.parse_show(out)
+        return found
+
+    @property
+    def active(self) -> bool:
+        return self.show().get("ActiveState") == "active"
+
+    def gpus(self) -> list[gpu.Gpu]:
+        report = gpu.report(gpu.ask)
+        if report.error:
+            self.fail(f"{report.error}. A cap that cannot be read back is not set")
+        self.clocks = [one.sm_mhz for one in report.gpus]
+        found: list[gpu.Gpu] = report.gpus
+        return found
+
+    def run(self) -> None:
+        if self.params["state"] == "absent":
+            self.remove()
+            return
+        gpus = self.gpus()
+        wrong = gpu.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        if wrong:
+            self.fail("; ".join(wrong))
+        settings = self.settings(gpus)
+        found = self.show() if self.text(UNIT_PATH) is not None else {}
+        active = found.get("ActiveState") == "active"
+        if active and self.text(SETTINGS_PATH) != settings:
+            # The way back from the old figures is in the old file.
+            self.stop()
+            active = False
+        self.write(SETTINGS_PATH, settings)
+        self.place_unit()
+        if found.get("UnitFileState") != "enabled" and self.note(f"Enable {UNIT}"):
+            self.must("systemctl", "enable", "--no-reload", UNIT)
+        ignored = self.contradiction(gpus) if active else ""
+        if active and not ignored:
+            return
+        if self.note(f"Restart {UNIT}: {ignored}" if ignored else f"Start {UNIT}"):
+            self.must("systemctl", "restart", UNIT, hint=f"journalctl -u {UNIT} tells what nvidia-smi said")
+            self.prove()
+
+    def settings(self, gpus: list[gpu.Gpu]) -> str:
+        """What the unit reads. The default power limit is noted for the way back."""
+        watts, default = self.params["power_limit_w"], ""
+        if watts is not None:
+            default = f"{min(one.default_power_limit_w or 0 for one in gpus):g}"
+        text: str = gpu.cap_settings(self.params["min_mhz"], self.params["max_mhz"], watts, default)
+        return text
+
+    def stop(self) -> None:
+        if self.note(f"Stop {UNIT}, which takes the cap off"):
+            self.must("systemctl", "stop", UNIT)
+            if self.show().get("ActiveState") == "failed":
+                self.fail(
+                    f"{UNIT} stopped and could not take the cap off: journalctl -u {UNIT}. sudo nvidia-smi -rgc does it by hand"
+                )
+
+    def place_unit(self) -> None:
+        old, wanted = self.text(UNIT_PATH), self.params["unit"]
+        if old is None:
+            self.write(UNIT_PATH, wanted)
+            if self.module.check_mode or self.show().get("LoadState") == "loaded":
+                return
+        elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
+            return
+        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        if risk:
+            self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
+            return
+        self.write(UNIT_PATH, wanted)
+        if self.note("Make systemd read its unit files again"):
+            self.must("systemctl", "daemon-reload")
+
+    def contradiction(self, gpus: list[gpu.Gpu]) -> str:
+        """What the GPU shows that the cap forbids."""
+        problem: str = gpu.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        return problem
+
+    def prove(self) -> None:
+        end = time.monotonic() + EFFECT_SECONDS
+        problem = self.contradiction(self.gpus())
+        while problem and time.monotonic() < end:
+            time.sleep(0.5)
+            problem = self.contradiction(self.gpus())
+        if problem:
+            self.fail(
+                f"{UNIT} was started and nvidia-smi accepted it, but {problem}: the driver ignores it. A GPU that is stuck does so; "
+                "reboot the Spark and run this again, or take the cap away with gpu_clock_remove=true"
+            )
+
+    def remove(self) -> None:
+        if self.text(UNIT_PATH) is None and self.text(SETTINGS_PATH) is None:
+            return
+        found = self.show()
+        # Stop before the figures go: the way back is in them.
+        if found.get("ActiveState") == "active":
+            self.stop()
+        if found.get("UnitFileState") == "enabled" and self.note(f"Disable {UNIT}"):
+            self.must("systemctl", "disable", "--no-reload", UNIT)
+        self.drop(UNIT_PATH)
+        self.drop(SETTINGS_PATH)
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "max_mhz": {"type": "int"},
+            "min_mhz": {"type": "int", "default": 0},
+            "power_limit_w": {"type": "float"},
+            "unit": {"type": "str"},
+            "root": {"type": "path", "default": "/"},
+        },
+        required_if=[("state", "present", ["max_mhz", "unit"])],
+        supports_check_mode=True,
+    )
+    unit = GpuClockUnit(module)
+    try:
+        unit.run()
+        active = unit.text(UNIT_PATH) is not None and unit.active
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=unit.actions)
+    for sentence in unit.waiting:
+        module.warn(sentence)
+    result: dict[str, Any] = {"changed": unit.changed, "actions": unit.actions, "waiting": unit.waiting, "diff": unit.diff}
+    module.exit_json(**result, active=active, sm_mhz=[clock for clock in unit.clocks if clock is not None])
+
+
+if __name__ == "__main__":
+    main()

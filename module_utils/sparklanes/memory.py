@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.consumers import unaccounted
 from ansible.module_utils.sparklanes.page_cache import GIB, parse_meminfo
 
 BLOCK = 32 * 1024**2
@@ -62,9 +63,24 @@ class MemoryFacts:
     cma_total: int | None
     cma_free: int | None
     blocks: Blocks | None
+    # Neither free nor anybody's in /proc/meminfo: the GPU's, mostly.
+    unaccounted: int | None = None
+
+    @property
+    def swap_used(self) -> int | None:
+        return None if self.swap_total is None or self.swap_free is None else max(0, self.swap_total - self.swap_free)
+
+    @property
+    def droppable(self) -> int:
+        """Bytes that a flush can give back at most. Shared memory is counted as cache and can't be dropped."""
+        if self.cached is not None:
+            return max(0, self.cached - (self.shmem or 0))
+        if self.mem_available is not None and self.mem_free is not None:
+            return max(0, self.mem_available - self.mem_free)
+        return 0
 
     def to_dict(self) -> dict[str, Any]:
-        data = asdict(self)
+        data = {**asdict(self), "swap_used": self.swap_used}
         data["blocks"] = None if self.blocks is None else {**asdict(self.blocks), "exact": self.blocks.exact}
         return data
 
@@ -112,6 +128,7 @@ def facts(meminfo: str, buddyinfo: str, page_size: int) -> MemoryFacts:
         cma_total=found.get("CmaTotal"),
         cma_free=found.get("CmaFree"),
         blocks=large_blocks(parse_buddyinfo(buddyinfo), page_size),
+        unaccounted=unaccounted(found),
     )
 
 
@@ -121,17 +138,15 @@ def gib(value: int | None) -> str:
 
 def check_free(host: str, memory: MemoryFacts, min_free_gib: float) -> Check:
     """MemFree, since the driver takes nothing else."""
-    free, cached = memory.mem_free, memory.cached or 0
+    free = memory.mem_free
     found = f"MemFree {gib(free)} of {gib(memory.mem_total)}, page cache {gib(memory.cached)}, MemAvailable {gib(memory.mem_available)}"
     if free is None:
         return judged(
             "MEM.FREE", host, None, found, f"≥ {min_free_gib:g} GiB", "/proc/meminfo of this Spark has no MemFree; look at it"
         )
-    # Shared memory is counted as cache and can't be dropped.
-    droppable = max(0, cached - (memory.shmem or 0))
     if memory.mem_total is not None and memory.mem_total < min_free_gib * GIB:
         remedy = "No Spark of this size can have that much free: correct lane_min_free_gib"
-    elif free + droppable >= min_free_gib * GIB:
+    elif free + memory.droppable >= min_free_gib * GIB:
         remedy = "The page cache holds it: flush it (module page_cache_flush, or policy interval of role page_cache)"
     else:
         remedy = "Processes, the GPU or the kernel hold it: look at `docker ps`, `nvidia-smi` and `ps -eo pid,rss,args --sort -rss | head`"

@@ -37,8 +37,8 @@ def parse_meminfo(text: str) -> dict[str, int]:
     for line in text.splitlines():
         name, colon, rest = line.partition(":")
         words = rest.split()
-        if colon and words and words[0].isascii() and words[0].isdigit():
-            found[name.strip()] = int(words[0]) * (1024 if words[1:2] == ["kB"] else 1)
+        if colon and words and words[0].isascii() and words[0].isdigit() and words[1:] in ([], ["kB"]):
+            found[name.strip()] = int(words[0]) * (1024 if words[1:] else 1)
     return found
 
 

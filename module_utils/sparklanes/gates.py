@@ -104,10 +104,17 @@ def staging_of(variables: Facts) -> dict[str, Facts | None]:
     return {id_: answered(variables.get(name)) for id_, name in looks.items()}
 
 
-def gate_b(registered: Facts, specs: Facts, min_free_gib: float) -> list[dict[str, str]]:
+def gate_b(registered: Facts, specs: Facts, settled: Facts, lanes: Facts | None = None) -> list[dict[str, str]]:
+    """Checks of gate B. `registered`, `settled`: host → result of readiness_info and of memory_settle; `lanes`: host → its lane."""
     hosts = list(specs)
     facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
-    return [check.to_dict() for check in readiness.gate_b(hosts, facts, specs, float(min_free_gib))]
+    made = readiness.gate_b(hosts, facts, specs, {host: answered(settled.get(host)) for host in hosts})
+    for host, known in facts.items():
+        lane = (lanes or {}).get(host)
+        if known is not None and lane:
+            # Nothing runs any more: what the engine will ask for at its start can be compared.
+            made += budget.check_utilization(lane, host, budget.Node.of(known.get("memory"), idle=True))
+    return [check.to_dict() for check in made]
 
 
 def ranks_alive(registered: Facts, hosts: Sequence[str], release: str) -> list[dict[str, str]]:

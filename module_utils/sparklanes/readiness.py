@@ -226,9 +226,15 @@ def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def gate_b(
-    hosts: Sequence[str], facts: Mapping[str, Facts | None], specs: Mapping[str, Mapping[str, Any]], min_free_gib: float
+    hosts: Sequence[str],
+    facts: Mapping[str, Facts | None],
+    specs: Mapping[str, Mapping[str, Any]],
+    settled: Mapping[str, Facts | None],
 ) -> list[Check]:
-    """After the stop: nothing of the old ranks left, ports and GPU free, memory there."""
+    """After the stop: nothing of the old ranks left, ports and GPU free, memory there.
+
+    settled: host → result of `memory_settle`, which judged what it did.
+    """
     made = reachable(hosts, facts)
     for host in hosts:
         known, spec = facts.get(host), specs[host]
@@ -248,19 +254,17 @@ def gate_b(
         made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=True)
         if (spec.get("options") or {}).get("gpus"):
             made.append(gpu_idle(host, known))
-        free = (known.get("memory") or {}).get("MemFree")
-        made.append(
-            judged(
-                "MEMORY.FREE",
-                host,
-                None if free is None else float(free) >= min_free_gib * GIB,
-                "not measured" if free is None else f"{float(free) / GIB:.1f} GiB free",
-                f"≥ {min_free_gib:g} GiB free",
-                f"Look for large processes on {host}. If page cache was flushed and memory is still short, it is fragmented or held "
-                "by the driver: reboot the Spark.",
-            )
-        )
+        made += settled_memory(host, settled.get(host))
     return made
+
+
+def settled_memory(host: str, settled: Facts | None) -> list[Check]:
+    """The rows that `memory_settle` made; without them memory was not measured."""
+    made = [Check.from_dict(check) for check in (settled or {}).get("checks") or []]
+    if made:
+        return made
+    found = str((settled or {}).get("msg") or "not measured")
+    return [judged("MEMORY.FREE", host, None, found, "memory settled and touched", f"Look at /proc/meminfo of {host}.")]
 
 
 def gpu_idle(host: str, facts: Facts) -> Check:

@@ -91,6 +91,11 @@ def test_without_a_bank_the_lane_serves_and_is_not_last_good(fleet: Fleet) -> No
     receipt = json.loads((fleet.receipts()[-1] / "receipt.json").read_text())
     assert receipt["gates"]["A"]["verdict"] != "fail"
     assert receipt["gates"]["B"]["verdict"] != "fail"
+    # Memory of each node was touched for real, and the budget looked at its real size.
+    touched = {check["host"]: check["found"] for check in receipt["gates"]["B"]["checks"] if check["id"] == "MEM.TOUCH"}
+    assert set(touched) == {"spark-1", "spark-2"}
+    assert all(found.startswith("0.2 GiB of 0.2 GiB touched") for found in touched.values()), touched
+    assert [check["status"] for check in receipt["gates"]["A"]["checks"] if check["id"] == "BUDGET.FIT"] == ["pass", "pass"]
     assert receipt["release"] == state["current"]
 
 

@@ -26,6 +26,11 @@ def looked(**more: Any) -> dict[str, Any]:
     return {"readiness": facts(**more)}
 
 
+SETTLED = {
+    host: {"checks": [{"id": "MEMORY.FREE", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
+}
+
+
 def failed(checks: list[dict[str, str]]) -> set[str]:
     return {f"{check['host']} {check['id']}" for check in checks if check["status"] == "fail"}
 
@@ -42,9 +47,16 @@ def test_a_ready_deployment_passes_gate_a() -> None:
 def test_a_silent_host_fails_both_gates(silent: Any) -> None:
     registered = {"s1": looked(), "s2": silent}
     assert {name.split()[0] for name in gate_a(registered)} == {"s2"}
-    assert {name.split()[0] for name in failed(gates.gate_b(registered, SPECS, 10))} == {"s2"}
+    assert {name.split()[0] for name in failed(gates.gate_b(registered, SPECS, SETTLED))} == {"s2"}
     assert {name.split()[0] for name in failed(gates.ranks_alive(registered, ["s2"], "a" * 12))} == {"s2"}
     assert gates.serves(registered, "a" * 12) is False
+
+
+def test_gate_b_tells_what_the_engine_would_refuse() -> None:
+    memory = {"MemTotal": 121 * 1024**3, "MemAvailable": 90 * 1024**3}
+    registered = {"s1": looked(memory=memory), "s2": looked(memory={**memory, "MemAvailable": 118 * 1024**3})}
+    lane = {"lane_gpu_memory_utilization": 0.9, "lane_gpu_arch": "sm_121"}
+    assert failed(gates.gate_b(registered, SPECS, SETTLED, dict.fromkeys(HOSTS, lane))) == {"s1 BUDGET.UTILIZATION"}
 
 
 def test_the_first_look_compares_the_fabrics_of_all_ranks() -> None:

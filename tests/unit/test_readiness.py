@@ -61,6 +61,9 @@ def facts(**more: Any) -> dict[str, Any]:
     }
 
 
+SETTLED = {
+    host: {"checks": [{"id": "MEMORY.FREE", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
+}
 STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
 
 
@@ -165,7 +168,7 @@ def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: s
 def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
     own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
     assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
-    after = readiness.gate_b(HOSTS, {"s1": facts(listeners=[own]), "s2": facts()}, SPECS, 1.0)
+    after = readiness.gate_b(HOSTS, {"s1": facts(listeners=[own]), "s2": facts()}, SPECS, SETTLED)
     assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
 
 
@@ -194,15 +197,23 @@ def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> No
 
 def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
     box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
-    known = {"s1": facts(memory={"MemFree": 3 * GIB}), "s2": facts(containers=[box])}
-    made = readiness.gate_b(HOSTS, known, SPECS, 8.0)
+    short = {"checks": [{"id": "MEMORY.FREE", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
+    known = {"s1": facts(), "s2": facts(containers=[box])}
+    made = readiness.gate_b(HOSTS, known, SPECS, {**SETTLED, "s1": short})
     assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEMORY.FREE"), ("s2", "RANK.STOPPED")}
+
+
+def test_memory_that_was_not_settled_was_not_measured() -> None:
+    broken = {"failed": True, "msg": "drop_caches: Permission denied. Run with become"}
+    made = readiness.gate_b(HOSTS, {host: facts() for host in HOSTS}, SPECS, {"s1": None, "s2": broken})
+    failed = {check.host: check.found for check in made if check.status == "fail"}
+    assert failed == {"s1": "not measured", "s2": "drop_caches: Permission denied. Run with become"}
 
 
 def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
     asked = {host: {**SPECS[host], "options": {"gpus": "all"}} for host in HOSTS}
     busy = facts(gpu={"present": True, "processes": [{"pid": 5, "name": "python3"}], "error": ""})
-    made = readiness.gate_b(HOSTS, {"s1": busy, "s2": facts()}, asked, 1.0)
+    made = readiness.gate_b(HOSTS, {"s1": busy, "s2": facts()}, asked, SETTLED)
     failed = {check.host: check.found for check in made if check.id == "GPU.IDLE" and check.status == "fail"}
     assert failed == {"s1": "python3 (pid 5)", "s2": "nvidia-smi is not installed"}
 

@@ -40,7 +40,15 @@ def test_without_any_rank_to_blame_the_failed_task_speaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checks", "waits"), [(["MEMORY.FREE"], True), (["GPU.IDLE"], True), (["PORT.FREE"], False), ([], False)]
+    ("checks", "waits"),
+    [
+        (["MEMORY.FREE"], True),
+        (["MEM.TOUCH"], True),
+        (["BUDGET.UTILIZATION"], True),
+        (["GPU.IDLE"], True),
+        (["PORT.FREE"], False),
+        ([], False),
+    ],
 )
 def test_short_memory_after_the_stop_waits_for_a_person(checks: list[str], waits: bool) -> None:
     why = reason({"s1": {"running": False, "container": {}, "log": {}}}, {**FAILED, "checks": checks})

@@ -19,7 +19,8 @@ options:
   policy:
     description:
       - V(interval) flushes every O(interval_seconds), whatever the memory looks like.
-      - V(floor) flushes when MemFree is below O(floor_gib), and waits longer and longer while that frees nothing.
+      - V(floor) flushes when MemFree is below O(floor_gib), and waits longer and longer while that frees nothing. While no container runs
+        it also compacts free memory.
       - V(boot_only) is V(interval) until it is told that the lane serves (O(phase=serving)).
       - V(off) stops and disables the unit.
       - Without it nothing but O(phase) is noted, which a running unit sees within a second.
@@ -242,7 +243,7 @@ class PageCacheUnit:
         if self.params["policy"] is None:
             self.set_phase()
             return
-        wrong = self.settings.problems()
+        wrong = self.settings.problems(page_cache.parse_meminfo(self.text("/proc/meminfo") or "").get("MemTotal"))
         if wrong:
             self.fail("; ".join(wrong))
         if not self.params["live"]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -29,6 +30,7 @@ STATE_FILE = "/run/sparklanes/page-cache.json"
 WORTH_BYTES = 64 * 1024**2
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
@@ -88,8 +90,8 @@ class Settings:
     drop: int = 3
     serving_flag: str = SERVING_FLAG
 
-    def problems(self) -> list[str]:
-        """What makes these settings unusable, as sentences."""
+    def problems(self, mem_total: int | None = None) -> list[str]:
+        """What makes these settings unusable, as sentences. `mem_total`: bytes of this Spark, where they are known."""
         wrong = []
         if self.policy not in POLICIES:
             wrong.append(f"policy: found {self.policy!r}, expected one of {', '.join(POLICIES)}")
@@ -97,8 +99,12 @@ class Settings:
             wrong.append(f"interval_seconds: found {self.interval_seconds}, expected 1 or more")
         if self.duration_seconds < 0:
             wrong.append(f"duration_seconds: found {self.duration_seconds}, expected 0 (always) or more")
-        if self.policy == "floor" and self.floor_gib <= 0:
+        if not (self.floor_gib > 0 if self.policy == "floor" else self.floor_gib >= 0):
             wrong.append(f"floor_gib: found {self.floor_gib:g}, expected more than 0")
+        elif self.policy == "floor" and mem_total is not None and self.floor_gib * GIB >= mem_total:
+            wrong.append(
+                f"floor_gib: found {self.floor_gib:g}, expected less than all memory of this Spark, {mem_total / GIB:.1f} GiB"
+            )
         if self.drop not in (1, 2, 3):
             wrong.append(f"drop: found {self.drop}, expected 1 (page cache), 2 (dentries and inodes) or 3 (both)")
         return wrong
@@ -160,6 +166,29 @@ def drop_caches(drop: int = 3, root: Path = Path("/"), sync: bool = True) -> Eff
     return Effect(before, measure(root))
 
 
+def container_runs(root: Path = Path("/")) -> bool:
+    """Whether any process is in a container: ranks are. True where /proc tells nothing."""
+    looked = False
+    for entry in (root / "proc").glob("[0-9]*/cgroup"):
+        try:
+            text = entry.read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it ended meanwhile
+            continue
+        looked = True
+        if _CONTAINER_ID.search(text):
+            return True
+    return not looked
+
+
+def compact(root: Path = Path("/")) -> bool:
+    """Put torn free memory together, unless a rank may run: its pages would be moved under it. Whether it was done."""
+    target = root / "proc/sys/vm/compact_memory"
+    if not target.exists() or container_runs(root):
+        return False
+    target.write_text("1\n", encoding="ascii")
+    return True
+
+
 def files_below(paths: Iterable[str]) -> Iterator[Path]:
     """The regular files that these paths name or hold. Links to files count: the Hub's cache is made of them."""
     for given in paths:
@@ -213,6 +242,7 @@ def run(settings: Settings, identity: str, state_file: Path, root: Path = Path("
         "policy": settings.policy,
         "ended": "",
         "flushes": 0,
+        "compactions": 0,
         "freed_bytes": 0,
         "last": None,
     }
@@ -228,6 +258,9 @@ def run(settings: Settings, identity: str, state_file: Path, root: Path = Path("
             governor.flushed(time.monotonic(), effect.freed)
             state["flushes"] += 1
             state["freed_bytes"] += effect.freed
+            if settings.policy == "floor":
+                # The field report that this policy is from compacts with each flush.
+                state["compactions"] += compact(root)
             state["last"] = {"at": int(time.time()), **effect.to_dict()}
             save_state(state_file, state)
             if effect.freed >= WORTH_BYTES:

@@ -89,6 +89,10 @@ def test_floor_backs_off_while_flushes_free_nothing_and_recovers() -> None:
         ({"policy": "sometimes"}, "expected one of interval"),
         ({"policy": "interval", "interval_seconds": 0}, "1 or more"),
         ({"policy": "floor", "floor_gib": 0}, "more than 0"),
+        ({"policy": "floor", "floor_gib": -8}, "found -8, expected more than 0"),
+        ({"policy": "floor", "floor_gib": "nan"}, "expected more than 0"),
+        ({"policy": "interval", "floor_gib": -1}, "expected more than 0"),
+        ({"policy": "interval", "duration_seconds": -1}, "or more"),
         ({"policy": "interval", "drop": 4}, "expected 1"),
     ],
 )
@@ -142,6 +146,44 @@ def test_interval_with_a_duration_ends_after_it_and_says_so(spark: Path, monkeyp
     page_cache.run(Settings("interval", interval_seconds=60, duration_seconds=150), "abc", spark / "state.json", spark)
     told = json.loads((spark / "state.json").read_text())
     assert (told["flushes"], told["ended"]) == (3, "150 s are over")
+
+
+IN_CONTAINER = f"0::/system.slice/docker-{'ab' * 32}.scope\n"
+
+
+def test_a_floor_compacts_only_while_no_container_runs(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = spark / "proc/sys/vm/compact_memory"
+    target.write_text("")
+    (spark / "proc/7").mkdir()
+    (spark / "proc/7/cgroup").write_text("0::/system.slice/ssh.service\n")
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise Ended
+
+    monkeypatch.setattr(page_cache.time, "sleep", sleep)
+
+    def compactions(policy: str) -> int:
+        naps.clear()
+        target.write_text("")
+        with pytest.raises(Ended):
+            page_cache.run(Settings(policy, floor_gib=32), "abc", spark / "state.json", spark)
+        counted: int = json.loads((spark / "state.json").read_text())["compactions"]
+        assert bool(counted) == (target.read_text() == "1\n")
+        return counted
+
+    assert compactions("floor") == 1
+    assert compactions("interval") == 0
+    (spark / "proc/8").mkdir()
+    (spark / "proc/8/cgroup").write_text(IN_CONTAINER)
+    assert compactions("floor") == 0
+
+
+def test_who_can_not_look_takes_it_that_a_container_runs(tmp_path: Path) -> None:
+    assert page_cache.container_runs(tmp_path)
+    assert not page_cache.compact(tmp_path)
 
 
 def test_the_loop_of_interval_never_looks_at_the_flag(spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +365,28 @@ def test_unit_from_nothing_then_nothing(spark: Path, systemd: Systemd, run_modul
     again = run_module(page_cache_unit, unit(spark))
     assert not again["changed"]
     assert len(systemd.calls) == 2
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"policy": "floor", "floor_gib": -8}, "found -8, expected more than 0"),
+        ({"policy": "floor", "floor_gib": 128}, "less than all memory of this Spark"),
+        ({"policy": "interval", "interval_seconds": 0}, "1 or more"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_written(
+    spark: Path, systemd: Systemd, run_module: RunModule, wrong: dict[str, Any], text: str, live: bool
+) -> None:
+    before = sorted(spark.rglob("*"))
+    result = run_module(
+        page_cache_unit, {**unit(spark), **wrong, "live": live, "phase": "booting", "staged": str(spark / "staged")}
+    )
+    assert result["failed"]
+    assert text in result["msg"]
+    assert sorted(spark.rglob("*")) == before
+    assert systemd.calls == []
 
 
 def test_check_mode_on_a_virgin_node(spark: Path, systemd: Systemd, run_module: RunModule) -> None:

@@ -41,7 +41,9 @@ options:
     type: bool
     default: true
   touch_gib:
-    description: GiB to touch, at most MemFree less O(touch_margin_gib). O(min_free_gib) when left out; V(0) turns the probe off.
+    description:
+      - GiB to touch, at most MemFree less O(touch_margin_gib). O(min_free_gib) when left out; V(0) turns the probe off.
+      - Nothing is touched while a rank, a container with a GPU or a GPU process runs; the check MEM.TOUCH then fails.
     type: float
   touch_margin_gib:
     description: GiB of free memory that the probe leaves alone.

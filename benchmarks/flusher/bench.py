@@ -56,7 +56,7 @@ def hour(policy: str, **settings: float) -> dict[str, float]:
         (root / "settings.json").write_text(json.dumps({"policy": policy, "identity": "bench", **settings}))
         script = ROOT / "module_utils/sparklanes/page_cache.py"
         command = [sys.executable, "-I", "-c", PLAY, script, root / "settings.json", root / "state.json", root]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
         told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         return {**told, "flushes": json.loads((root / "state.json").read_text())["flushes"]}
 

@@ -73,6 +73,8 @@ class Outcome:
     touch: Touch | None = None
     actions: list[str] = field(default_factory=list)
     changed: bool = False
+    # What runs, so that nothing could be touched.
+    holder: str = ""
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -118,7 +120,8 @@ def settle(host: str, wish: Wish, world: World) -> Outcome:
     if outcome.verdict.name == "ready" and wish.touch_gib > 0:
         free = outcome.memory.mem_free or 0
         wanted = min(int(wish.touch_gib * GIB), free - int(wish.margin_gib * GIB))
-        if wanted > 0:
+        outcome.holder = world.busy()
+        if wanted > 0 and not outcome.holder:
             outcome.touch = world.touch(wanted, int(wish.margin_gib * GIB))
             _note(outcome, f"Touched {gib(outcome.touch.touched)} and gave it back")
     outcome.checks = checks(host, wish, outcome)
@@ -187,6 +190,9 @@ def checks(host: str, wish: Wish, outcome: Outcome) -> list[Check]:
 
 def _check_touch(host: str, wish: Wish, outcome: Outcome) -> Check:
     touch, expected = outcome.touch, f"up to {wish.touch_gib:g} GiB can be touched, {wish.margin_gib:g} GiB left alone"
+    if outcome.holder:
+        remedy = f"Stop it on {host}: memory is touched only while no rank runs."
+        return Check("MEM.TOUCH", host, FAIL, outcome.holder, expected, remedy)
     if touch is None:
         remedy = "Free more memory, or lower lane_touch_margin_gib or lane_touch_probe_gib (0 turns the probe off)."
         return Check("MEM.TOUCH", host, FAIL, f"MemFree {gib(outcome.memory.mem_free)} is within the margin", expected, remedy)

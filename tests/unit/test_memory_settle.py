@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -233,6 +234,14 @@ def test_no_probe_before_memory_is_there_or_within_the_margin() -> None:
     assert "touch" not in small.did
 
 
+def test_nothing_is_touched_under_a_rank() -> None:
+    world = Played([112], busy="vllm_x runs")
+    outcome = play(world, touch_gib=100)
+    assert world.did == []
+    assert status(outcome)["MEM.TOUCH"] == "fail"
+    assert "vllm_x runs" in settle.sentence("s1", outcome)
+
+
 def test_a_preview_touches_nothing() -> None:
     world = Played([60], cached=52)
     outcome = settle.preview("s1", Wish(min_free_gib=103, touch_gib=50), world)
@@ -336,6 +345,65 @@ def test_a_child_that_breaks_is_told() -> None:
 # --- the module ------------------------------------------------------------------------------------------------
 
 
+BUSY = memory_settle.Spark.busy
+
+
+class FakeModule:
+    """Answers of Docker and of nvidia-smi."""
+
+    def __init__(self, inspect: str = "[]", smi: tuple[int, str, str] | None = None) -> None:
+        self.params = {"root": "/"}
+        self.inspect, self.smi = inspect, smi
+
+    def get_bin_path(self, name: str) -> str | None:
+        return f"/usr/bin/{name}" if self.smi else None
+
+    def run_command(self, words: list[str], **_: Any) -> tuple[int, str, str]:
+        if words[0] == "timeout":
+            assert self.smi
+            return self.smi
+        if "ps" in words:
+            return 0, "c1\n" if self.inspect != "[]" else "", ""
+        return (0, self.inspect, "") if self.inspect != "broken" else (1, "", "Cannot connect to the Docker daemon")
+
+
+def inspected(running: bool, **labels: str) -> str:
+    return json.dumps(
+        [
+            {
+                "Id": "ab" * 32,
+                "Name": "/vllm_x",
+                "State": {"Running": running, "Status": "running" if running else "exited"},
+                "Config": {"Image": "e", "Labels": labels},
+                "HostConfig": {},
+            }
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (FakeModule(), ""),
+        (FakeModule(inspected(True, **{"sparklanes.deployment": "sparks"})), "vllm_x runs"),
+        (FakeModule(inspected(False, **{"sparklanes.deployment": "sparks"})), ""),
+        (FakeModule(inspected(True)), ""),
+        (FakeModule("broken"), "Docker does not answer"),
+        (FakeModule(smi=(0, "4711, /usr/bin/python3, 30000 MiB\n", "")), "python3 (pid 4711) holds the GPU"),
+        (
+            FakeModule(smi=(0, "4711, /usr/bin/python3, [N/A]\n4711, /usr/bin/python3, [N/A]\n", "")),
+            "python3 (pid 4711) holds the GPU",
+        ),
+        (FakeModule(smi=(0, "", "")), ""),
+        (FakeModule(smi=(9, "", "NVIDIA-SMI has failed")), "nvidia-smi does not answer (NVIDIA-SMI has failed)"),
+    ],
+)
+def test_whoever_may_hold_the_gpu_is_named_and_silence_is_no_answer(module: Any, says: str) -> None:
+    told = BUSY(memory_settle.Spark(module))
+    assert says in told
+    assert bool(told) == bool(says)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
@@ -344,6 +412,12 @@ def root(tmp_path: Path) -> Path:
     )
     (tmp_path / "proc/buddyinfo").write_text(FRESH)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's own containers are nobody's business here."""
+    monkeypatch.setattr(memory_settle.Spark, "busy", lambda _: "")
 
 
 def run(run_module: RunModule, root: Path, check: bool = False, **more: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     fabric_reach,
     gates,
     gpu_health,
+    host_gates,
     lane_schema,
     lanes,
     overlays,
@@ -177,6 +178,19 @@ def gate_a(
     return gates.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
 
 
+def hosts_kept(
+    registered: gates.Facts, lanes_settings: gates.Facts, fatal: Sequence[str], swappiness: gates.Facts | None = None
+) -> list[dict[str, str]]:
+    try:
+        return host_gates.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness)
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def before_reboot(registered: gates.Facts, deployment: str, transaction: str) -> list[dict[str, str]]:
+    return host_gates.before_reboot(registered, str(deployment), str(transaction), time.time())
+
+
 def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> str:
     """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
     try:
@@ -272,6 +286,8 @@ class FilterModule:
             "lane_rank_spec": lane_rank_spec,
             "lane_rank_text": lane_rank_text,
             "overlay_plan": overlay_plan,
+            "sparklanes_after_reboot": host_gates.after_reboot,
+            "sparklanes_before_reboot": before_reboot,
             "sparklanes_borrowed": weights.borrowed,
             "sparklanes_budgets": gates.budgets,
             "sparklanes_complete_on": weights.complete_on,
@@ -280,6 +296,7 @@ class FilterModule:
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": gates.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
+            "sparklanes_hosts_kept": hosts_kept,
             "sparklanes_identities": gates.identities,
             "sparklanes_models": weights.models,
             "sparklanes_one_time_secret": one_time_secret,

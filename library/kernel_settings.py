@@ -126,6 +126,7 @@ from typing import Any, NoReturn
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import sysctl
 from ansible.module_utils.sparklanes.files import write_atomically
+from ansible.module_utils.sparklanes.host import remove_ipc
 
 COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
 IPC_DROP_IN = "/etc/systemd/logind.conf.d/90-sparklanes.conf"
@@ -346,22 +347,10 @@ class KernelSettings:
             time.sleep(0.1)
 
     def logind_says(self) -> str:
-        rc, _, _ = self.module.run_command(["systemctl", "is-active", "--quiet", "systemd-logind.service"])
-        if rc != 0:
-            return "not running"
-        rc, out, err = self.module.run_command(
-            [
-                "busctl",
-                "get-property",
-                "org.freedesktop.login1",
-                "/org/freedesktop/login1",
-                "org.freedesktop.login1.Manager",
-                "RemoveIPC",
-            ]
-        )
-        if rc != 0:
-            self.fail(f"systemd-logind runs and does not answer over D-Bus: {err.strip()}")
-        return "no" if out.split() == ["b", "false"] else "yes"
+        says, error = remove_ipc(self.module.run_command)
+        if error:
+            self.fail(f"systemd-logind runs and does not answer over D-Bus: {error}")
+        return str(says)
 
     def result(self) -> dict[str, Any]:
         found, ours = self.files(), self.text(self.path)

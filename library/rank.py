@@ -98,6 +98,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import engine_boots
 from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
 from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.lanes import docker_create_argv
@@ -152,6 +153,7 @@ class Rank:
                 self.remove(box)
             argv = docker_create_argv({**spec, "image": local})
             self.docker.call(*argv[1:], environ=self.secrets(spec))
+            engine_boots.add(self.params["root"])
             self.docker.call("start", name)
         started = None if self.module.check_mode else self.docker.named(name)
         return {

@@ -32,7 +32,7 @@ options:
   phase:
     description: The phase that begins now.
     type: str
-    choices: [stop, settle, start, boot, judge, restore]
+    choices: [stop, settle, start, boot, judge, restore, reboot]
   controller:
     description: Who asks - a person reads it when the lock is refused to them.
     type: str

@@ -130,7 +130,7 @@ class Docker:
         return out
 
     def info(self) -> dict[str, Any]:
-        """Server version, cgroup driver and storage driver; raises DockerError where the daemon doesn't answer."""
+        """Versions and drivers of Docker and what it runs on; raises DockerError where the daemon doesn't answer."""
         data = json.loads(self.call("info", "--format", "{{json .}}"))
         if not data.get("ServerVersion"):
             raise DockerError("; ".join(data.get("ServerErrors") or []) or "the Docker daemon does not answer")
@@ -138,6 +138,8 @@ class Docker:
             "version": data.get("ServerVersion", ""),
             "cgroup_driver": data.get("CgroupDriver", ""),
             "storage_driver": data.get("Driver", ""),
+            "containerd": (data.get("ContainerdCommit") or {}).get("ID", ""),
+            "runc": (data.get("RuncCommit") or {}).get("ID", ""),
         }
 
     def containers(self, *filters: str) -> list[Container]:

@@ -23,8 +23,8 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.files import STATE_ROOT, read_json
 
-# A launch in the order in which it happens; the journal names the phase that began.
-PHASES = ("stop", "settle", "start", "boot", "judge", "restore")
+# A launch in the order in which it happens; the journal names the phase that began. The last one is of playbooks/reboot.yml.
+PHASES = ("stop", "settle", "start", "boot", "judge", "restore", "reboot")
 
 SERVING = "serving"
 UNBANKED = "serving-unbanked"

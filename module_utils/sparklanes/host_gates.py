@@ -1,0 +1,97 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What gates, health and a reboot make of what the hosts themselves reported: registered results in, checks out.
+
+A host that did not answer counts as one of which nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.sparklanes import host_checks, parity, readiness
+from ansible.module_utils.sparklanes.checks import Check, judged
+from ansible.module_utils.sparklanes.gates import answered
+
+Facts = Mapping[str, Any]
+
+
+def hosts_kept(
+    registered: Facts, lanes: Facts, received: float, fatal: Sequence[str] = parity.FATAL, swappiness: Facts | None = None
+) -> list[dict[str, str]]:
+    """Whether each host is kept as wanted, and what they have in common.
+
+    registered: host → result of host_info. lanes: host → the lane's settings. received: when the answers were there, by the
+    controller's clock. fatal: properties (parity.NAMES) whose difference fails. swappiness: host → the value that is wanted now.
+    """
+    wrong = parity.unknown_names(fatal)
+    if wrong:
+        raise ValueError(f"gates_parity_fatal: {', '.join(wrong)} is unknown; expected some of {', '.join(parity.NAMES)}")
+    found = {host: (answered(result) or {}).get("host") for host, result in registered.items()}
+    told = {host: facts for host, facts in found.items() if facts}
+    made: list[Check] = [
+        judged("HOST.FACTS", host, None, str((registered[host] or {}).get("msg") or "no answer"), "measured", f"Look at {host}.")
+        for host in found
+        if host not in told
+    ]
+    for host, facts in told.items():
+        made += parity.known(host, facts)
+        made += host_checks.judge(host, facts, lanes.get(host), (swappiness or {}).get(host))
+    if len(found) > 1:
+        made += parity.alike(told, tuple(fatal))
+    made += parity.clock(told, received)
+    return [check.to_dict() for check in made]
+
+
+def before_reboot(registered: Facts, deployment: str, transaction: str, now: float) -> list[dict[str, str]]:
+    """What a reboot would hurt that is not this deployment's own. `registered`: host → result of readiness_info."""
+    facts = {host: (answered(result) or {}).get("readiness") for host, result in registered.items()}
+    made = readiness.reachable(list(facts), facts)
+    for host, known in facts.items():
+        if known is not None:
+            made.append(readiness.docker(host, known))
+            made.append(readiness.lock(host, known, transaction, now))
+            made.append(readiness.strangers(host, known, deployment))
+    return [check.to_dict() for check in made]
+
+
+def gpu_after_reboot(host: str, before: Facts, after: Facts) -> Check:
+    """The GPU answers as it did before; a Spark that has none (a sandbox) had none."""
+    was, now = (facts.get("gpu") or {} for facts in (before, after))
+    if not was.get("present") and not now.get("present"):
+        return Check("REBOOT.GPU", host, "skip", "no nvidia-smi here, before as after")
+    error = str(now.get("error") or "")
+    return judged(
+        "REBOOT.GPU",
+        host,
+        not error and now.get("processes") is not None,
+        error or "nvidia-smi answers",
+        "nvidia-smi answers",
+        f"On {host}: nvidia-smi; dmesg | grep -i nvrm; dkms status. Where it hangs, take its power away for a minute.",
+    )
+
+
+def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]:
+    """One Spark after its reboot. `before`, `after`: host (host_info), readiness (readiness_info), memory (memory_info), fabric, swappiness."""
+    old, new = (answered(look.get("host")) or {} for look in (before, after))
+    was, now = (answered(look.get("readiness")) or {} for look in (before, after))
+    made = host_checks.rebooted(
+        host, old.get("host") or {}, new.get("host") or {}, dict(before.get("fabric") or {}), dict(after.get("fabric") or {})
+    )
+    facts = now.get("readiness") or {}
+    made.append(readiness.docker(host, facts))
+    made.append(gpu_after_reboot(host, was.get("readiness") or {}, facts))
+    if new.get("host"):
+        made += parity.known(host, new["host"])
+        made += [
+            host_checks.swappiness(host, new["host"], int(before["swappiness"]) if before.get("swappiness") else None),
+            host_checks.semaphores(host, new["host"]),
+            host_checks.page_cache(host, new["host"]),
+        ]
+    memory = answered(after.get("memory"))
+    checks = [Check.from_dict(check) for check in (memory or {}).get("checks") or []]
+    made += checks or [
+        judged("MEM.FREE", host, None, str((memory or {}).get("msg") or "not measured"), "measured", f"Look at {host}.")
+    ]
+    return [check.to_dict() for check in made]

@@ -179,10 +179,33 @@ def gate_a(
 
 
 def hosts_kept(
-    registered: gates.Facts, lanes_settings: gates.Facts, fatal: Sequence[str], swappiness: gates.Facts | None = None
+    registered: gates.Facts,
+    lanes_settings: gates.Facts,
+    fatal: Sequence[str],
+    swappiness: gates.Facts | None = None,
+    launch: bool = False,
 ) -> list[dict[str, str]]:
     try:
-        return host_gates.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness)
+        return host_gates.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness, bool(launch))
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def health(hostvars: HostVars, hosts: Sequence[str], fatal: Sequence[str]) -> list[dict[str, str]]:
+    """The checks of playbooks/health.yml, from what it registered."""
+    looks = {}
+    for host in hosts:
+        known = hostvars[host]
+        readiness, lane = known.get("health_readiness") or {}, str(known.get("lane") or "")
+        looks[host] = {
+            **{part: known.get(f"health_{part}") or {} for part in ("readiness", "host", "memory")},
+            "roce": known.get("__roce_found") or {},
+            "fabric": fabric_of(hostvars, host),
+            "lane": {name: known[name] for name in host_gates.LANE_SETTINGS if name in known} if lane else {},
+            "other_lane": gates.other_lane(readiness, lane),
+        }
+    try:
+        return host_gates.health(looks, time.time(), list(fatal))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
 
@@ -296,6 +319,7 @@ class FilterModule:
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": gates.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
+            "sparklanes_health": health,
             "sparklanes_hosts_kept": hosts_kept,
             "sparklanes_identities": gates.identities,
             "sparklanes_models": weights.models,

@@ -44,6 +44,8 @@ _SOME = (1.0, float("inf"))
 RANGES: dict[str, tuple[float, float]] = {
     # The kernel's own.
     "lane_swappiness": (0, 200),
+    "lane_swap_min_gib": (0, 256),
+    "lane_engine_boots_warn": (0, 100000),
     "lane_page_cache_interval_seconds": _SOME,
     "lane_page_cache_duration_seconds": _COUNT,
     "lane_page_cache_floor_gib": (0.001, SPARK_GIB),

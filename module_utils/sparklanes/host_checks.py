@@ -136,19 +136,21 @@ def after_boot(host: str, facts: Facts) -> Check | None:
     )
 
 
-def judge(host: str, facts: Facts, lane: Facts | None = None, wanted_swappiness: int | None = None) -> list[Check]:
-    """What can be said of one host by itself. `lane`: the lane_* settings that a person or a lane gave."""
+def before_launch(host: str, facts: Facts, lane: Facts | None = None) -> list[Check]:
+    """What a launch can't put right by itself. `lane`: the lane's settings."""
     lane = lane or {}
     made = [
-        swappiness(host, facts, wanted_swappiness),
-        semaphores(host, facts),
-        page_cache(host, facts),
         swap(host, facts, lane.get("lane_swap") == "recycle", float(lane.get("lane_swap_min_gib") or 0)),
         boots(host, facts, int(lane.get("lane_engine_boots_warn", engine_boots.WARN_FROM))),
         pending_reboot(host, facts),
-        after_boot(host, facts),
     ]
     return [check for check in made if check is not None]
+
+
+def judge(host: str, facts: Facts, lane: Facts | None = None, wanted_swappiness: int | None = None) -> list[Check]:
+    """All that can be said of one host by itself."""
+    made = [swappiness(host, facts, wanted_swappiness), semaphores(host, facts), page_cache(host, facts), after_boot(host, facts)]
+    return [check for check in made if check is not None] + before_launch(host, facts, lane)
 
 
 def rebooted(host: str, before: Facts, after: Facts, rails_before: Facts, rails_after: Facts) -> list[Check]:

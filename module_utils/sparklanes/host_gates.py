@@ -11,19 +11,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes import host_checks, parity, readiness
-from ansible.module_utils.sparklanes.checks import Check, judged
-from ansible.module_utils.sparklanes.gates import answered
+from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
+from ansible.module_utils.sparklanes.gates import answered, reach
 
 Facts = Mapping[str, Any]
+# What of a lane says how a host is to be kept.
+LANE_SETTINGS = (
+    "lane_swappiness", "lane_swap", "lane_swap_min_gib", "lane_engine_boots_warn", "lane_container", "lane_container_family",
+)  # fmt: skip
 
 
 def hosts_kept(
-    registered: Facts, lanes: Facts, received: float, fatal: Sequence[str] = parity.FATAL, swappiness: Facts | None = None
+    registered: Facts,
+    lanes: Facts,
+    received: float,
+    fatal: Sequence[str] = parity.FATAL,
+    swappiness: Facts | None = None,
+    launch: bool = False,
 ) -> list[dict[str, str]]:
     """Whether each host is kept as wanted, and what they have in common.
 
     registered: host → result of host_info. lanes: host → the lane's settings. received: when the answers were there, by the
     controller's clock. fatal: properties (parity.NAMES) whose difference fails. swappiness: host → the value that is wanted now.
+    launch: leave out what a launch puts right itself, after the stop.
     """
     wrong = parity.unknown_names(fatal)
     if wrong:
@@ -37,7 +47,12 @@ def hosts_kept(
     ]
     for host, facts in told.items():
         made += parity.known(host, facts)
-        made += host_checks.judge(host, facts, lanes.get(host), (swappiness or {}).get(host))
+        lane = lanes.get(host)
+        made += (
+            host_checks.before_launch(host, facts, lane)
+            if launch
+            else host_checks.judge(host, facts, lane, (swappiness or {}).get(host))
+        )
     if len(found) > 1:
         made += parity.alike(told, tuple(fatal))
     made += parity.clock(told, received)
@@ -60,7 +75,7 @@ def gpu_after_reboot(host: str, before: Facts, after: Facts) -> Check:
     """The GPU answers as it did before; a Spark that has none (a sandbox) had none."""
     was, now = (facts.get("gpu") or {} for facts in (before, after))
     if not was.get("present") and not now.get("present"):
-        return Check("REBOOT.GPU", host, "skip", "no nvidia-smi here, before as after")
+        return Check("REBOOT.GPU", host, SKIP, "no nvidia-smi here, before as after")
     error = str(now.get("error") or "")
     return judged(
         "REBOOT.GPU",
@@ -95,3 +110,53 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]
         judged("MEM.FREE", host, None, str((memory or {}).get("msg") or "not measured"), "measured", f"Look at {host}.")
     ]
     return [check.to_dict() for check in made]
+
+
+def gpu_answers(host: str, facts: Facts, wanted: bool) -> Check:
+    """nvidia-smi answers; `wanted`: the lane asks for a GPU, so it has to be there."""
+    gpu = facts.get("gpu") or {}
+    error = str(gpu.get("error") or "")
+    if not gpu.get("present") and not wanted:
+        return Check("GPU.ANSWERS", host, SKIP, "no nvidia-smi here, and no lane that asks for a GPU")
+    return judged(
+        "GPU.ANSWERS",
+        host,
+        not error and gpu.get("processes") is not None,
+        error or f"nvidia-smi answers, {len(gpu.get('processes') or [])} processes compute",
+        "nvidia-smi answers",
+        f"On {host}: nvidia-smi; dmesg | grep -i nvrm; dkms status.",
+    )
+
+
+def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = parity.FATAL) -> list[dict[str, str]]:
+    """The one table about a deployment. `looks`: host → what playbooks/health.yml registered: readiness, host, memory, roce, fabric
+    (results and the fact roce_fabric), lane (the lane's variables, empty without one) and other_lane (that serves instead)."""
+    made = [
+        Check.from_dict(check)
+        for check in reach(
+            {host: look.get("roce") or {} for host, look in looks.items()},
+            {host: look.get("fabric") or {} for host, look in looks.items()},
+        )
+    ]
+    lanes = {host: look.get("lane") or {} for host, look in looks.items()}
+    for host, look in looks.items():
+        known = (answered(look.get("readiness")) or {}).get("readiness")
+        if known is None:
+            continue
+        made.append(readiness.docker(host, known))
+        made.append(readiness.deaths(host, known))
+        container = {**(lanes[host].get("lane_container_family") or {}), **(lanes[host].get("lane_container") or {})}
+        made.append(gpu_answers(host, known, bool(container.get("gpus"))))
+        memory = answered(look.get("memory")) or {}
+        checks = [Check.from_dict(check) for check in memory.get("checks") or []]
+        made += checks or [
+            judged("MEM.CMA", host, None, str(memory.get("msg") or "not measured"), "measured", f"Look at {host}.")
+        ]
+    # While another lane serves, its swappiness is live.
+    wanted = {
+        host: int(lane["lane_swappiness"])
+        for host, lane in lanes.items()
+        if lane.get("lane_swappiness") is not None and not looks[host].get("other_lane")
+    }
+    made_of_hosts = hosts_kept({host: look.get("host") or {} for host, look in looks.items()}, lanes, received, fatal, wanted)
+    return [check.to_dict() for check in made] + made_of_hosts

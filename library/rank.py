@@ -93,129 +93,9 @@ logs:
   elements: str
 """
 
-import time
-from pathlib import Path
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import engine_boots
-from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
-from ansible.module_utils.sparklanes.image_store import ImageStore
-from ansible.module_utils.sparklanes.lanes import docker_create_argv
-from ansible.module_utils.sparklanes.releases import Store
-
-
-class Rank:
-    """The rank of one deployment on this Spark."""
-
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-        self.params = module.params
-        self.docker = Docker(module.run_command)
-        self.store = Store(self.params["deployment"], self.params["root"])
-        self.actions: list[str] = []
-        self.logs: list[str] = []
-
-    def fail(self, message: str) -> None:
-        self.module.fail_json(msg=message, actions=self.actions, logs=self.logs)
-
-    def ours(self) -> list[Container]:
-        return self.docker.containers(f"label={LABEL_DEPLOYMENT}={self.store.deployment}")
-
-    def start(self) -> dict[str, Any]:
-        release = self.params["release"]
-        spec = self.store.spec(release)
-        if spec is None:
-            self.fail(
-                f"release {release} is not frozen on this Spark ({self.store.release_folder(release)}/rank.json is missing). "
-                "Run playbooks/launch.yml, which freezes it on every rank before anything is stopped"
-            )
-            raise AssertionError
-        name = spec["container"]
-        for box in self.ours():
-            if box.running and (box.name != name or box.release != release):
-                self.fail(
-                    f"container {box.name} already runs release {box.release or 'unknown'} of deployment {self.store.deployment}; "
-                    f"expected none or release {release}. Stop it first: playbooks/stop.yml"
-                )
-            if box.running:
-                return {"changed": False, "container": {"name": box.name, "id": box.id[:12]}}
-        stranger = self.docker.named(name)
-        if stranger is not None and stranger.deployment != self.store.deployment:
-            self.fail(
-                f"a container named {name} exists that sparklanes did not make (image {stranger.image}, {stranger.status}). "
-                f"Remove or rename it by hand; it is never touched from here"
-            )
-        local = self.refuse_missing(spec)
-        self.actions.append(f"Start {name} from {spec['image']}")
-        if not self.module.check_mode:
-            for box in self.ours():
-                self.remove(box)
-            argv = docker_create_argv({**spec, "image": local})
-            self.docker.call(*argv[1:], environ=self.secrets(spec))
-            engine_boots.add(self.params["root"])
-            self.docker.call("start", name)
-        started = None if self.module.check_mode else self.docker.named(name)
-        return {
-            "changed": True,
-            "container": {"name": name, "id": started.id[:12] if started else ""},
-            "diff": {"before": "no rank runs\n", "after": f"{name} runs release {release}\n"},
-        }
-
-    def secrets(self, spec: dict[str, Any]) -> dict[str, str]:
-        given = {str(key): str(value) for key, value in self.params["secret_env"].items()}
-        missing = [name for name in spec.get("secret_env") or [] if not given.get(name)]
-        if missing:
-            self.fail(
-                f"the spec needs {', '.join(missing)} and no value was given. Put it into the site's vault "
-                "(inventory/fleet/group_vars/all/vault.yml) or remove the API key of the lane"
-            )
-        return {name: given[name] for name in spec.get("secret_env") or []}
-
-    def refuse_missing(self, spec: dict[str, Any]) -> str:
-        """The name of the image on this Spark, once all that the rank needs is there."""
-        absent = [
-            mount["source"] for mount in spec.get("mounts") or [] if not (mount.get("create") or Path(mount["source"]).exists())
-        ]
-        if absent:
-            self.fail(f"{', '.join(absent)}: to be mounted into the rank, and missing on this Spark. Run site.yml to stage it")
-        found = ImageStore(self.module.run_command, Path(self.params["root"], "images")).find(
-            spec["image"], spec.get("image_ids") or []
-        )
-        if found is None:
-            self.fail(f"image {spec['image']} is not on this Spark. Run site.yml to pull it")
-            raise AssertionError
-        return str(found.name)
-
-    def stop(self) -> dict[str, Any]:
-        boxes = self.ours()
-        for box in boxes:
-            if box.running:
-                self.actions.append(f"Stop {box.name} (release {box.release}), {self.params['stop_timeout_seconds']} s to end")
-            self.actions.append(f"Save the log of {box.name} and remove it")
-            if self.module.check_mode:
-                continue
-            if box.running:
-                self.docker.call("stop", "--time", str(self.params["stop_timeout_seconds"]), box.id)
-            self.remove(box)
-        before = "".join(f"{box.name} ({box.status}) of release {box.release}\n" for box in boxes)
-        return {"changed": bool(boxes), "diff": {"before": before, "after": ""}}
-
-    def remove(self, box: Container) -> None:
-        """Save the log of an ended container, then remove it. Docker itself refuses a running one."""
-        spec = self.store.spec(box.release) if box.release else None
-        stamp = self.params["stamp"] or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        folder = Path(self.params["log_root"], self.store.deployment, stamp)
-        label = f"rank{box.labels.get('sparklanes.rank', '')}"
-        path = folder / f"{label}.log"
-        for again in range(2, 100):
-            if not path.exists():
-                break
-            path = folder / f"{label}.{again}.log"
-        # A release that was pruned names its secrets no more: then no value is written.
-        self.docker.save_logs(box, path, redact=None if spec is None else list(spec.get("secret_env") or []))
-        self.logs.append(str(path))
-        self.docker.call("rm", box.id)
+from ansible.module_utils.sparklanes.containers import DockerError
+from ansible.module_utils.sparklanes.ranks import Rank, RankError
 
 
 def main() -> None:
@@ -233,11 +113,18 @@ def main() -> None:
         required_if=[("state", "started", ["release"])],
         supports_check_mode=True,
     )
+    wish = module.params
     try:
-        rank = Rank(module)
-        result = rank.start() if module.params["state"] == "started" else rank.stop()
-    except (DockerError, OSError, ValueError) as error:
+        rank = Rank(module.run_command, wish["deployment"], wish["root"], wish["log_root"], wish["stamp"], module.check_mode)
+    except ValueError as error:
         module.fail_json(msg=str(error))
+    try:
+        if wish["state"] == "started":
+            result = rank.start(wish["release"], wish["secret_env"])
+        else:
+            result = rank.stop(wish["stop_timeout_seconds"])
+    except (RankError, DockerError, OSError, ValueError) as error:
+        module.fail_json(msg=str(error), actions=rank.actions, logs=rank.logs)
     module.exit_json(actions=rank.actions, logs=rank.logs, **result)
 
 

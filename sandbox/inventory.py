@@ -27,6 +27,12 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "gates_bank_directories": [str(clone.home / "banks")],
         # A CPU gives some ten tokens a second.
         "gates_corpus_chat_tokens": 40,
+        # Opt-in parts of the host roles, on here so that they are tested. No node has an NVIDIA package: another one is held.
+        "spark_survival_ssh": "present",
+        "spark_survival_reserve": "present",
+        "spark_survival_journal": "present",
+        "spark_survival_hold": "present",
+        "spark_survival_hold_patterns": ["nvidia-*", "procps"],
         "sandbox_api_host": next(iter(state.nodes.values()))["mgmt"],
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
         # The registry is on this machine: each node takes the image from it at once.

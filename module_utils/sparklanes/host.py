@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes import engine_boots, page_cache, survival, sysctl
+from ansible.module_utils.sparklanes import engine_boots, gpu, page_cache, survival, sysctl
 from ansible.module_utils.sparklanes.containers import Docker, DockerError, Run
 from ansible.module_utils.sparklanes.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.units import parse_show
@@ -44,13 +44,10 @@ def word(path: Path) -> str:
         return ""
 
 
-def parse_driver(text: str) -> dict[str, str]:
-    """/proc/driver/nvidia/version: `NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.173.02  Release Build …`."""
-    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
-    version = re.search(r"(?<![\d.])\d{3,}\.\d+(?:\.\d+)*(?![\d.])", line)
-    if not version:
-        return {}
-    return {"version": version[0], "flavour": "open" if "Open Kernel Module" in line else "proprietary"}
+def driver(root: Path) -> dict[str, str]:
+    """The loaded NVIDIA module: version and flavour, empty where there is none."""
+    told = gpu.parse_driver_version(word(root / "proc/driver/nvidia/version"))
+    return {"version": str(told["module_version"]), "flavour": str(told["flavour"])} if told["module_version"] else {}
 
 
 def nics(root: Path) -> list[dict[str, str]]:
@@ -113,7 +110,7 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
             "kexec_crash_size": int(crash) if crash.isascii() and crash.isdigit() else None,
             "page_size": page_size,
         },
-        "driver": parse_driver(word(proc / "driver/nvidia/version")),
+        "driver": driver(root),
         "firmware": {name: word(root / "sys/class/dmi/id" / name) for name in DMI},
         "nics": nics(root),
         "swap": [{"path": one.path, "size": one.size, "used": one.used} for one in survival.parse_swaps(word(proc / "swaps"))],

@@ -123,6 +123,8 @@ def after_boot(host: str, facts: Facts) -> Check | None:
     if not policy:
         return None
     boot = (facts.get("kernel") or {}).get("boot_id")
+    if boot and (told.get("settings") or {}).get("since") == boot:
+        return Check("HOST.AFTER_BOOT", host, PASS, f"policy {policy}, from the next boot on")
     if not report or report.get("boot_id") != boot:
         return judged("HOST.AFTER_BOOT", host, None, f"policy {policy}; the unit did not report in this boot", "a report",
                       f"On {host}: journalctl -b -u sparklanes-boot.")  # fmt: skip

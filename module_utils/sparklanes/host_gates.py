@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import host_checks, parity, readiness
+from ansible.module_utils.sparklanes import gpu, host_checks, parity, readiness
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.gates import answered, reach
 
@@ -71,20 +71,13 @@ def before_reboot(registered: Facts, deployment: str, transaction: str, now: flo
     return [check.to_dict() for check in made]
 
 
-def gpu_after_reboot(host: str, before: Facts, after: Facts) -> Check:
-    """The GPU answers as it did before; a Spark that has none (a sandbox) had none."""
-    was, now = (facts.get("gpu") or {} for facts in (before, after))
-    if not was.get("present") and not now.get("present"):
-        return Check("REBOOT.GPU", host, SKIP, "no nvidia-smi here, before as after")
-    error = str(now.get("error") or "")
-    return judged(
-        "REBOOT.GPU",
-        host,
-        not error and now.get("processes") is not None,
-        error or "nvidia-smi answers",
-        "nvidia-smi answers",
-        f"On {host}: nvidia-smi; dmesg | grep -i nvrm; dkms status. Where it hangs, take its power away for a minute.",
-    )
+def gpu_checks(host: str, facts: Facts, wanted: bool) -> list[Check]:
+    """Driver and Xids, from `readiness_info`. Not `wanted`: a host without a GPU (a sandbox) needs none."""
+    found = facts.get("gpu") or {}
+    if not found.get("present") and not wanted:
+        return [Check("GPU.DRIVER", host, SKIP, "no nvidia-smi here, and nothing that asks for a GPU")]
+    made: list[Check] = gpu.gate(host, found)
+    return made
 
 
 def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]:
@@ -96,7 +89,7 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]
     )
     facts = now.get("readiness") or {}
     made.append(readiness.docker(host, facts))
-    made.append(gpu_after_reboot(host, was.get("readiness") or {}, facts))
+    made += gpu_checks(host, facts, bool(((was.get("readiness") or {}).get("gpu") or {}).get("present")))
     if new.get("host"):
         made += parity.known(host, new["host"])
         made += [
@@ -110,22 +103,6 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]
         judged("MEM.FREE", host, None, str((memory or {}).get("msg") or "not measured"), "measured", f"Look at {host}.")
     ]
     return [check.to_dict() for check in made]
-
-
-def gpu_answers(host: str, facts: Facts, wanted: bool) -> Check:
-    """nvidia-smi answers; `wanted`: the lane asks for a GPU, so it has to be there."""
-    gpu = facts.get("gpu") or {}
-    error = str(gpu.get("error") or "")
-    if not gpu.get("present") and not wanted:
-        return Check("GPU.ANSWERS", host, SKIP, "no nvidia-smi here, and no lane that asks for a GPU")
-    return judged(
-        "GPU.ANSWERS",
-        host,
-        not error and gpu.get("processes") is not None,
-        error or f"nvidia-smi answers, {len(gpu.get('processes') or [])} processes compute",
-        "nvidia-smi answers",
-        f"On {host}: nvidia-smi; dmesg | grep -i nvrm; dkms status.",
-    )
 
 
 def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = parity.FATAL) -> list[dict[str, str]]:
@@ -146,7 +123,7 @@ def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = p
         made.append(readiness.docker(host, known))
         made.append(readiness.deaths(host, known))
         container = {**(lanes[host].get("lane_container_family") or {}), **(lanes[host].get("lane_container") or {})}
-        made.append(gpu_answers(host, known, bool(container.get("gpus"))))
+        made += gpu_checks(host, known, bool(container.get("gpus")))
         memory = answered(look.get("memory")) or {}
         checks = [Check.from_dict(check) for check in memory.get("checks") or []]
         made += checks or [

@@ -7,7 +7,7 @@ from typing import Any
 
 import host_info
 import pytest
-from ansible.module_utils.sparklanes import engine_boots, host, host_checks, host_gates, parity
+from ansible.module_utils.sparklanes import engine_boots, host_checks, host_gates, parity
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
 from conftest import FIXTURES, RunModule
 from hypothesis import given
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from test_sysctl import lay
 
 OPEN = (FIXTURES / "host/driver-open-gb10.txt").read_text()
-CLOSED = (FIXTURES / "host/driver-proprietary-aarch64.txt").read_text()
 BOOT = "5c01f417-1ae1-474c-ae88-7d6afab14beb"
 
 
@@ -105,20 +104,6 @@ def test_an_empty_tree_is_unknown_and_no_error(tmp_path: Path, run_module: RunMo
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "flavour"),
-    [(OPEN, "580.126.09", "open"), (CLOSED, "580.173.02", "proprietary"), ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54  Fri", "550.54", "proprietary")],
-)  # fmt: skip
-def test_drivers_are_told_apart(text: str, version: str, flavour: str) -> None:
-    assert host.parse_driver(text) == {"version": version, "flavour": flavour}
-
-
-@given(st.text())
-def test_a_driver_text_may_be_anything(text: str) -> None:
-    assert set(host.parse_driver(text)) in (set(), {"version", "flavour"})
-    assert host.parse_driver(f"NVRM version: {text.splitlines()[0] if text.splitlines() else ''}") is not None
-
-
-@pytest.mark.parametrize(
     ("kernel", "kho", "status"),
     [
         ("6.17.0-1032-nvidia", "", PASS),
@@ -145,7 +130,7 @@ def test_every_entry_of_the_list_has_a_source() -> None:
 
 
 def test_proprietary_modules_are_a_warning_and_no_driver_is_judged_elsewhere() -> None:
-    assert of(parity.known("s1", spark(driver=host.parse_driver(CLOSED))), "HOST.DRIVER").status == WARN
+    assert of(parity.known("s1", spark(driver={"version": "580.173.02", "flavour": "proprietary"})), "HOST.DRIVER").status == WARN
     assert [check.id for check in parity.known("s1", spark(driver={}))] == ["HOST.KERNEL"]
 
 
@@ -345,7 +330,14 @@ def looks(gpu: dict[str, Any], **changes: Any) -> dict[str, Any]:
     }
 
 
-GPU = {"present": True, "processes": [], "error": ""}
+GPU = {
+    "present": True,
+    "processes": [],
+    "error": "",
+    "driver": {"version": "580.173.02", "flavour": "open", "cuda_version": "13.0"},
+    "gpus": [{"name": "NVIDIA GB10"}],
+    "kernel_log": {"fatal": [], "xid_counts": {}, "error": ""},
+}
 NO_GPU = {"present": False, "processes": None, "error": "nvidia-smi is not installed"}
 
 
@@ -361,14 +353,14 @@ NO_GPU = {"present": False, "processes": None, "error": "nvidia-smi is not insta
 def test_the_gpu_answers_as_before(before: dict[str, Any], after: dict[str, Any], status: str) -> None:
     made = host_gates.after_reboot("s1", looks(before), looks(after, kernel__boot_id="b"))
     checks = [Check.from_dict(check) for check in made]
-    assert of(checks, "REBOOT.GPU").status == status
+    assert of(checks, "GPU.DRIVER").status == status
     assert of(checks, "MEM.CMA").status == PASS
 
 
 def test_a_spark_that_was_not_measured_after_its_reboot_fails() -> None:
     made = host_gates.after_reboot("s1", looks(GPU), {"host": {"unreachable": True}, "readiness": {"unreachable": True}})
     failed = {check["id"] for check in made if check["status"] == FAIL}
-    assert {"REBOOT.DONE", "REBOOT.DRIVER", "REBOOT.RAILS", "REBOOT.GPU", "NODE.DOCKER", "MEM.FREE"} <= failed
+    assert {"REBOOT.DONE", "REBOOT.DRIVER", "REBOOT.RAILS", "GPU.DRIVER", "NODE.DOCKER", "MEM.FREE"} <= failed
 
 
 def test_what_a_reboot_would_hurt_is_named() -> None:
@@ -412,7 +404,7 @@ def health_of(**changes: Any) -> list[Check]:
 def test_health_is_one_table_of_all_that_is_known() -> None:
     made = health_of()
     assert not [check for check in made if check.status == FAIL and not check.id.startswith("FABRIC.")], made
-    assert {"NODE.DOCKER", "GPU.ANSWERS", "MEM.CMA", "HOST.SWAPPINESS", "HOST.KERNEL", "PARITY.CLOCK"} <= {
+    assert {"NODE.DOCKER", "GPU.DRIVER", "MEM.CMA", "HOST.SWAPPINESS", "HOST.KERNEL", "PARITY.CLOCK"} <= {
         check.id for check in made
     }
 
@@ -431,5 +423,5 @@ def test_health_knows_that_another_lane_has_its_own_swappiness() -> None:
 
 def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     readiness = {"readiness": {"gpu": NO_GPU, "docker": {"version": "28"}}}
-    assert of(health_of(readiness=readiness), "GPU.ANSWERS").status == FAIL
-    assert of(health_of(readiness=readiness, lane={}), "GPU.ANSWERS").status == "skip"
+    assert of(health_of(readiness=readiness), "GPU.DRIVER").status == FAIL
+    assert of(health_of(readiness=readiness, lane={}), "GPU.DRIVER").status == "skip"

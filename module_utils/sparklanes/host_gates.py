@@ -13,11 +13,12 @@ from typing import Any
 from ansible.module_utils.sparklanes import gpu, host_checks, parity, readiness
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.gates import answered, reach
+from ansible.module_utils.sparklanes.lane_schema import LAYERS
 
 Facts = Mapping[str, Any]
 # What of a lane says how a host is to be kept.
 LANE_SETTINGS = (
-    "lane_swappiness", "lane_swap", "lane_swap_min_gib", "lane_engine_boots_warn", "lane_container", "lane_container_family",
+    "lane_swappiness", "lane_swap", "lane_swap_min_gib", "lane_engine_boots_warn", *(f"lane_container{layer}" for layer in LAYERS),
 )  # fmt: skip
 
 
@@ -122,8 +123,8 @@ def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = p
             continue
         made.append(readiness.docker(host, known))
         made.append(readiness.deaths(host, known))
-        container = {**(lanes[host].get("lane_container_family") or {}), **(lanes[host].get("lane_container") or {})}
-        made += gpu_checks(host, known, bool(container.get("gpus")))
+        container = [lanes[host].get(f"lane_container{layer}") or {} for layer in LAYERS]
+        made += gpu_checks(host, known, any(layer.get("gpus") for layer in container))
         memory = answered(look.get("memory")) or {}
         checks = [Check.from_dict(check) for check in memory.get("checks") or []]
         made += checks or [

@@ -32,6 +32,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.sparklanes import (  # noqa: E402
     controller,
     deployments,
+    drift,
     fabric_reach,
     gates,
     gpu_health,
@@ -46,6 +47,8 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     weights,
 )
 from ansible.module_utils.sparklanes.checks import Check, failures, sentence, table, verdict  # noqa: E402
+from ansible.module_utils.sparklanes.new_lane import new_lane  # noqa: E402
+from ansible.module_utils.sparklanes.suggest import did_you_mean  # noqa: E402
 from ansible.module_utils.sparklanes.teacher_forcing_bank import make_bank  # noqa: E402
 
 HostVars = Mapping[str, Mapping[str, Any]]
@@ -102,6 +105,26 @@ def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     """The command of a rank for people, with what they should know above it."""
     spec = lane_rank_spec(hostvars, host, groups)
     return f"{lanes.describe(lane_of(hostvars, host), spec)}\n{lanes.command_text(spec)}"
+
+
+def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapping[str, Any]) -> str:
+    """How what a host runs (the spec of rank_command_info) differs from what the lane renders."""
+    ours = lane_rank_spec(hostvars, host, groups)
+    return str(drift.report(host, str(ours["deployment"]), ours, lane_schema.plain(running)))
+
+
+def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
+    """The file of lane `name`, begun from that of `parent` in the first of these folders that has one."""
+    known = lanes.known_lanes(map(Path, folders))
+    files = [path for folder in folders if (path := Path(folder) / f"lane_{parent}.yml").is_file()]
+    if not files:
+        raise AnsibleFilterError(f"there is no lane {parent}. {did_you_mean(parent, known)} Known: {', '.join(known)}")
+    if name in known:
+        raise AnsibleFilterError(f"lane {name} is there already")
+    try:
+        return str(new_lane(files[0].read_text(encoding="utf-8"), parent, name))
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def lane_preflight(
@@ -306,8 +329,10 @@ class FilterModule:
             "docker_create_text": lanes.command_text,
             "lane_of": lane_of,
             "lane_preflight": lane_preflight,
+            "lane_rank_drift": lane_rank_drift,
             "lane_rank_spec": lane_rank_spec,
             "lane_rank_text": lane_rank_text,
+            "new_lane_text": new_lane_text,
             "overlay_plan": overlay_plan,
             "sparklanes_after_reboot": host_gates.after_reboot,
             "sparklanes_before_reboot": before_reboot,

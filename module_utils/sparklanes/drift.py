@@ -34,6 +34,11 @@ SHORT = {
     "-cc": "--compilation-config",
 }
 _SECRET = re.compile(r"(?:^|[_-])(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
+_SECRET_IN_TEXT = re.compile(
+    r"(?P<name>--[\w-]*(?:token|key|secret|password|passwd)(?=[=\s])|\b\w*(?:token|key|secret|password|passwd)(?==))"
+    r"(?P<is>=|\s+)(?P<value>'[^']*'|\"[^\"]*\"|[^\s;]+)",
+    re.IGNORECASE,
+)
 # Docker's units are binary whatever they are called.
 _UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30, "t": 2**40, "tb": 2**40}
 _SHM_DEFAULT = 64 * 2**20
@@ -46,9 +51,6 @@ class Difference:
     what: str
     ours: Any
     theirs: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"what": self.what, "ours": self.ours, "theirs": self.theirs}
 
     def sentence(self) -> str:
         if self.theirs == ABSENT:
@@ -65,11 +67,26 @@ def _shown(value: Any) -> str:
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
     """How two specs of ranks differ, in the order of kinds; empty where they run the same."""
     left, right = shape(ours), shape(theirs)
+    if ours["image"] in (theirs.get("image_digests") or []):
+        right["image"] = left["image"]  # a tag of the very image
     return [
         Difference(what, left.get(what, ABSENT), right.get(what, ABSENT))
         for what in [*left, *(what for what in right if what not in left)]
         if left.get(what, ABSENT) != right.get(what, ABSENT)
     ]
+
+
+def report(host: str, deployment: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What `render --diff` says of a host: `theirs` is what runs there, empty where nothing does."""
+    if not theirs:
+        return f"# {host}: no container to compare with; name one that was started by hand: -e render_container=NAME (deployment {deployment})"
+    name = f"{theirs.get('container')}{'' if theirs.get('running') else ', which does not run,'}"
+    found = differences(ours, theirs)
+    if not found:
+        return f"# {host}: {name} is what the lane renders"
+    return "\n".join(
+        [f"# {host}: {name} differs from what the lane renders in {len(found)} places", *(one.sentence() for one in found)]
+    )
 
 
 def shape(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,9 +199,11 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 # --- what Docker tells -----------------------------------------------------------------------------------------
 
 
-def spec_of_inspect(entry: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def spec_of_inspect(
+    entry: Mapping[str, Any], image: Mapping[str, Any] | None = None, secrets: Sequence[str] = ()
+) -> dict[str, Any]:
     """A container of `docker inspect` as the spec of a rank. `image`: `docker image inspect` of its image, whose own
-    environment is no choice of who started the container. Values of secrets are blanked."""
+    environment is no choice of who started the container. Values of secrets, those of these names too, are blanked."""
     config, host = entry.get("Config") or {}, entry.get("HostConfig") or {}
     own = set(((image or {}).get("Config") or {}).get("Env") or [])
     pairs = [str(pair).partition("=") for pair in config.get("Env") or [] if pair not in own]
@@ -193,8 +212,9 @@ def spec_of_inspect(entry: Mapping[str, Any], image: Mapping[str, Any] | None = 
         "container": str(entry.get("Name", "")).lstrip("/"),
         "running": bool((entry.get("State") or {}).get("Running")),
         "image": str(config.get("Image", "")),
+        "image_digests": [str(digest) for digest in (image or {}).get("RepoDigests") or []],
         "command": list(_without_secrets(str(word) for word in words)),
-        "env": {name: hidden(name, value) for name, _, value in pairs},
+        "env": {name: HIDDEN if name in secrets else hidden(name, value) for name, _, value in pairs},
         "mounts": [
             {
                 "source": str(mount.get("Source") or mount.get("Name")),
@@ -219,14 +239,19 @@ def spec_of_inspect(entry: Mapping[str, Any], image: Mapping[str, Any] | None = 
 
 
 def _without_secrets(words: Iterable[str]) -> Iterator[str]:
+    """Words of a command with secrets blanked: `--api-key X`, `--api-key=X`, and both inside the text of a `bash -c`."""
     secret = False
     for word in words:
-        name, equals, _ = word.partition("=")
         if secret and not word.startswith("--"):
             yield HIDDEN
+            secret = False
+        elif re.search(r"\s", word):
+            yield _SECRET_IN_TEXT.sub(lambda match: f"{match['name']}{match['is']}{HIDDEN}", word)
         else:
-            secret = word.startswith("--") and bool(_SECRET.search(name))
+            name, equals, _ = word.partition("=")
+            secret = bool(_SECRET.search(name))
             yield f"{name}={HIDDEN}" if secret and equals else word
+            secret = secret and not equals and word.startswith("--")
 
 
 def _gpus(requests: Iterable[Mapping[str, Any]]) -> str | None:

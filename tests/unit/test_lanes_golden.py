@@ -16,8 +16,8 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes import drift, lanes, traps
 from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
-from conftest import FIXTURES
-from lane_files import SHIPPED, resolved
+from conftest import FIXTURES, ROOT
+from lane_files import ALL, SHIPPED, resolved
 
 FOLDER = FIXTURES / "lanes"
 FACTS: dict[str, dict[str, Any]] = {
@@ -278,3 +278,14 @@ def test_an_override_removes_a_flag_a_variable_a_mount_and_a_limit() -> None:
         "limit memory": drift.ABSENT,
         "limit memory_swap": drift.ABSENT,
     }
+
+
+def test_nothing_knows_the_sandbox_lanes_by_name() -> None:
+    """They go through the code that all lanes go through: no module, role, playbook or plugin names one."""
+    words = [lane for lane in ALL if lane not in SHIPPED] + ["family_sandbox"]
+    assert words != ["family_sandbox"]
+    for folder in ("module_utils", "library", "filter_plugins", "action_plugins", "roles", "playbooks"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in (".py", ".yml", ".j2"):
+                text = path.read_text(encoding="utf-8")
+                assert not [word for word in words if word in text], path

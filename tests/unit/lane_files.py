@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from typing import Any
@@ -21,9 +22,14 @@ def options() -> lane_schema.Schema:
     return lane_schema.schema(yaml.safe_load((ROOT / "roles/lane/meta/argument_specs.yml").read_text(encoding="utf-8")))
 
 
-def read(group: str) -> dict[str, Any]:
+@functools.cache
+def _read(group: str) -> dict[str, Any]:
     made: dict[str, Any] = yaml.safe_load((GROUP_VARS / f"{group}.yml").read_text(encoding="utf-8"))
     return made
+
+
+def read(group: str) -> dict[str, Any]:
+    return copy.deepcopy(_read(group))
 
 
 def variables_of(lane: str) -> dict[str, Any]:
@@ -33,10 +39,15 @@ def variables_of(lane: str) -> dict[str, Any]:
     return {name: value for part in [*shared, own] for name, value in part.items()}
 
 
-def resolved(lane: str, **more: Any) -> dict[str, Any]:
-    """The lane with `more` on top, as `-e` would put it; it must have no fault."""
-    made, checks = lane_schema.resolve({**variables_of(lane), **more}, options(), "s1")
+@functools.cache
+def _resolved(lane: str, more: str) -> dict[str, Any]:
+    made, checks = lane_schema.resolve({**variables_of(lane), **json.loads(more)}, options(), "s1")
     assert [check for check in checks if check.status != "pass"] == []
     assert [check for check in lanes.lane_checks(made, "s1") if check.status != "pass"] == []
     assert json.loads(json.dumps(made)) == made
     return made
+
+
+def resolved(lane: str, **more: Any) -> dict[str, Any]:
+    """The lane with `more` on top, as `-e` would put it; it must have no fault."""
+    return copy.deepcopy(_resolved(lane, json.dumps(more, sort_keys=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,7 @@ A lane that should ship with the project also goes into the golden test: its sou
 """
 
 
+@functools.cache
 def lane_of(name: str) -> dict[str, Any]:
     made, _ = lane_schema.resolve(variables_of(name), options(), name)
     return made
@@ -175,6 +177,7 @@ def section(name: str) -> Iterator[str]:
     yield ""
 
 
+@functools.cache
 def page() -> str:
     parts = [HEAD + "\n".join(f"| {have} | {want} | [`{name}`](#{name}) | {mind} |" for have, want, name, mind in GUIDE), ""]
     real = [name for name in ALL if name in SHIPPED]

@@ -110,7 +110,7 @@ def parse_size(text: str) -> int:
     if not match or unit not in _UNITS:
         raise ValueError(f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
     size = float(match[1]) * _UNITS[unit] if "." in match[1] else int(match[1]) * _UNITS[unit]
-    if size != int(size):
+    if isinstance(size, float) and not size.is_integer():
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(size)
 
@@ -131,11 +131,18 @@ def convert(option: Option, value: Any) -> Any:
 
 
 def _int(value: Any) -> int:
-    if isinstance(value, float) and value == int(value):
-        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d[\d_]*", str(value).strip()):
         raise ValueError(f"{value!r} is no whole number")
-    return int(str(value).strip())
+    return _fitting(int(str(value).strip()))
+
+
+def _fitting(number: int) -> int:
+    """A number that other programs can hold too."""
+    if abs(number) >= 2**63:
+        raise ValueError("a number of more than 63 bits means nothing here")
+    return number
 
 
 def _float(value: Any) -> float:
@@ -143,7 +150,7 @@ def _float(value: Any) -> float:
         if isinstance(value, bool):
             raise ValueError
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{value!r} is no number") from None
     if number != number or number in (float("inf"), float("-inf")):
         raise ValueError(f"{value!r} is no finite number")
@@ -175,7 +182,7 @@ def _path(value: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    return parse_size(str(value)) if not isinstance(value, int) or isinstance(value, bool) else value
+    return _fitting(parse_size(str(value)) if not isinstance(value, int) or isinstance(value, bool) else value)
 
 
 def _list(value: Any) -> list[Any]:

@@ -30,7 +30,7 @@ def size_bytes(text: str | int | None) -> int:
     if text is None or text == "":
         return 0
     match = _SIZE.fullmatch(str(text).strip())
-    if not match:
+    if not match or len(match["number"]) > 20:  # more digits than a size has
         raise ValueError(f"size {text!r}: expected a number with an optional unit k, m, g or t")
     return int(float(match["number"]) * _UNITS[match["unit"].lower()])
 

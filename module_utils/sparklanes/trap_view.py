@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -190,7 +191,7 @@ class View:
     def dcp(self) -> int | None:
         """Ranks that share a KV cache; None on a stack without the patch set for it."""
         size = self.number("--decode-context-parallel-size")
-        return int(size) if size is not None and size == size and abs(size) < 1e6 else None
+        return int(size) if size is not None and math.isfinite(size) else None
 
     @property
     def graph_mode(self) -> str:

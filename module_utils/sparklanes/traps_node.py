@@ -161,5 +161,5 @@ def size(text: Any) -> int:
     """Bytes of one of Docker's sizes; 0 where it is none."""
     try:
         return int(size_bytes(text))
-    except (ValueError, OverflowError):
+    except ValueError:
         return 0

@@ -208,8 +208,8 @@ def _dict(value: Any) -> dict[str, Any]:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{text!r} is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text[:60]!r} is no JSON: {error}") from None
 
 
 _CONVERTERS: dict[str, Any] = {
@@ -378,6 +378,8 @@ def _items(option: Option, value: list[Any], where: str) -> tuple[list[Any], lis
     faults: list[Fault] = []
     for index, raw in enumerate(value):
         item, wrong = _checked(item_option, raw, f"{where}.{index}")
+        if item == {} and option.options:
+            item, wrong = _members(item_option, item, f"{where}.{index}")  # says what it lacks
         if item is None:
             faults.append(Fault("LANE.TYPES", f"{where}.{index} is empty", option.elements or "a value"))
         items.append(item)

@@ -228,6 +228,7 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     if "@" in str(image.get("repository")) or re.search(r":[^/]+$", str(image.get("repository"))):
         yield Fault("LANE.FILES", f"lane_image.repository is {image['repository']}", "no tag and no digest in it", "")
     hashes = [("lane_image.digest", image.get("digest"), _DIGEST, "sha256: and 64 hex digits")]
+    hashes.append(("lane_image.archive.sha256", (image.get("archive") or {}).get("sha256"), _SHA256, "64 hex digits"))
     hashes += [
         (f"lane_image.ids.{index}", text, _DIGEST, "sha256: and 64 hex digits")
         for index, text in enumerate(image.get("ids") or [])

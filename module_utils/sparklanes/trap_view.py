@@ -77,7 +77,7 @@ def mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}
 

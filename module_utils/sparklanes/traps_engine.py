@@ -81,7 +81,7 @@ def _is_json(value: Any) -> bool:
     if isinstance(value, str):
         try:
             return isinstance(json.loads(value), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     return isinstance(value, dict)
 

@@ -73,6 +73,15 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert "lane_port: 'many' is no whole number" in text
 
 
+@pytest.mark.parametrize("playbook", ["launch.yml", "render.yml"])
+def test_a_trap_ends_a_playbook_before_any_spark_is_asked(tmp_path: Path, playbook: str) -> None:
+    lane = ("-e", "lane=flash_nvfp4_dflash2_tp2", "-e", "lane_kv_cache_dtype=fp8_ds_mla")
+    rc, text = play(tmp_path, ROOT / "playbooks" / playbook, *lane)
+    assert rc == 2, text
+    assert "TRAP.KV_DTYPE_PACKED" in text
+    assert "UNREACHABLE" not in text
+
+
 def judge(
     tmp_path: Path, *extra: str, limit: str = "", sources: tuple[str, ...] = OURS, fleet: Any = FLEET
 ) -> list[dict[str, str]]:

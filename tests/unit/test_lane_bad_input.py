@@ -43,7 +43,7 @@ GOOD: dict[str, Any] = {
     "lane_nodes": 2,
     "lane_tensor_parallel_size": 2,
     "lane_gpu_arch": "cpu",
-    "lane_image": {"repository": "registry.test/engine", "tag": "v1", "digest": f"sha256:{SHA}", "vllm": "0.32.0", "pins": {"nccl": "2.30.7"}},
+    "lane_image": {"repository": "registry.test/engine", "tag": "v1", "digest": f"sha256:{SHA}", "vllm": "0.32.0", "pins": {"nccl": "2.30.7"}, "archive": {"path": "/srv/e.tar", "sha256": SHA}},
     "lane_model": MODEL,
     "lane_drafter": {**MODEL, "path": "/srv/drafter", "container_path": "/models/drafter"},
     "lane_overlays": [{"source": "a.py", "sha256": SHA, "target": "/app/a.py", "replaces_sha256": SHA, "markers": ["x"]}],
@@ -61,6 +61,10 @@ GOOD: dict[str, Any] = {
 # What text must look like: option → a text that no one could honour, and the check that says so.
 FORMATS = {
     "lane_id": ("other", "LANE.CHOICE"),
+    "lane_family": ("goood", "LANE.CHOICE"),
+    "lane_kit": ("goood", "LANE.CHOICE"),
+    "lane_negative": ("it is slow", "LANE.NEGATIVE"),
+    "lane_image.archive.sha256": ("12", "LANE.FILES"),
     "lane_image.repository": ("ghcr.io/a/b:latest", "LANE.FILES"),
     "lane_image.digest": ("sha256:12", "LANE.FILES"),
     "lane_model.revision": ("main", "LANE.FILES"),
@@ -75,9 +79,11 @@ FORMATS = {
     "lane_container.memory_swap": ("much", "TRAP.MEMORY_SIZES"),
     "lane_kv_cache_dtype": ("fp9", "TRAP.KV_DTYPE_NAME"),
 }
+# A wrong name of a file is one whatever its type.
+NAMES_A_FILE = ("lane_id", "lane_family", "lane_kit")
 # Text that may say anything, or whose truth only the node knows.
 FREE = {
-    *("lane_title", "lane_family", "lane_unknowns.0.what", "lane_unknowns.0.fill", "lane_unknowns.0.remedy", "lane_api_host"),
+    *("lane_title", "lane_unknowns.0.what", "lane_unknowns.0.fill", "lane_unknowns.0.remedy", "lane_api_host"),
     *("lane_image.tag", "lane_image.vllm", *(f"lane_image.pins.{name}" for name in ("flashinfer", "nccl", "cutlass_dsl", "torch"))),
     *("lane_model.repo", "lane_drafter.repo", "lane_overlays.0.source", "lane_extras.0.source"),
     *(f"lane_container.{name}" for name in ("network", "ipc", "gpus", "entrypoint")),
@@ -116,7 +122,7 @@ def judge(
     """Preflight over one host for each lane. It gets variables, and nothing by which it could reach a host."""
     hosts = [f"s{number}" for number in range(1, len(lanes_) + 1)]
     hostvars = dict(zip(hosts, lanes_, strict=True))
-    made: list[Check] = preflight(hostvars, groups or {"sparks": hosts}, limit or hosts, ["good"], OPTIONS, needs)
+    made: list[Check] = preflight(hostvars, groups or {"sparks": hosts}, limit or hosts, ["good"], OPTIONS, needs, shared=[])
     return made
 
 
@@ -151,7 +157,7 @@ def test_the_good_lane_is_good_and_has_every_option() -> None:
 def test_a_wrong_type(path: str) -> None:
     option = ALL[path]
     value = [5] if option.type == "list" and option.options else WRONG[option.type]
-    the(put(path, value), "LANE.CHOICE" if path == "lane_id" else "LANE.TYPES", path)
+    the(put(path, value), "LANE.CHOICE" if path in NAMES_A_FILE else "LANE.TYPES", path)
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -190,7 +196,7 @@ def test_no_limit_is_for_an_option_that_does_not_exist() -> None:
 @pytest.mark.parametrize("path", FORMATS)
 def test_text_that_nothing_could_honour(path: str) -> None:
     value, id = FORMATS[path]
-    the(put(path, value), id, path.rpartition(".")[2] if path != "lane_id" else "other")
+    the(put(path, value), id, value if "." not in path else path.rpartition(".")[2])
 
 
 def test_every_text_has_a_format_or_is_free() -> None:

@@ -36,8 +36,8 @@ options:
     default: 99-zz-sparklanes.conf
   state:
     description:
-      - V(absent) removes our file. Settings of the running kernel go back to what the remaining files say;
-        where none says anything they stay until the next reboot, and the result says so.
+      - V(absent) removes our file. Settings of the running kernel go back to what the remaining files say, else to what they were before
+        this module first set them. So does a setting that is no longer in O(settings).
     type: str
     choices: [present, absent]
     default: present
@@ -120,15 +120,18 @@ remove_ipc:
 """
 
 import time
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import sysctl
-from ansible.module_utils.sparklanes.files import write_atomically
+from ansible.module_utils.sparklanes.files import read_json, write_json
 from ansible.module_utils.sparklanes.host import remove_ipc
+from ansible.module_utils.sparklanes.host_edits import HostEdits
 
 COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
+# What the running kernel had before we first set a value, so that a removal can go back to it.
+BEFORE_US = "/var/lib/sparklanes/kernel-settings.json"
 IPC_DROP_IN = "/etc/systemd/logind.conf.d/90-sparklanes.conf"
 IPC_COMMENT = (
     "Kept by sparklanes (role spark_kernel): with RemoveIPC=yes the end of an ssh session\n"
@@ -136,34 +139,16 @@ IPC_COMMENT = (
 )
 
 
-class KernelSettings:
+class KernelSettings(HostEdits):
     """The settings of one host, as asked and as found."""
 
     def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
+        super().__init__(module, module.params["root"])
         self.params = module.params
-        self.root = Path(self.params["root"])
         self.live: bool = self.params["live"]
         self.wanted = {str(key): sysctl.normal_value(value) for key, value in self.params["settings"].items()}
         self.path = f"/etc/sysctl.d/{self.params['name']}"
         self.staged_path = f"{self.params['staged']}/{self.params['name']}"
-        self.actions: list[str] = []
-        self.changed = False
-        self.before: list[str] = []
-        self.after: list[str] = []
-
-    def fail(self, problem: str) -> NoReturn:
-        self.module.fail_json(msg=problem, actions=self.actions)
-        raise SystemExit(1)
-
-    def at(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
-
-    def text(self, path: str) -> str | None:
-        try:
-            return self.at(path).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
 
     def kernel(self, key: str) -> str | None:
         """The live value, None where this kernel has no such setting."""
@@ -173,12 +158,6 @@ class KernelSettings:
         except OSError:
             return None
         return value
-
-    def note(self, action: str, before: str = "", after: str = "") -> None:
-        self.changed = True
-        self.actions.append(action)
-        self.before.append(before)
-        self.after.append(after)
 
     def validate(self) -> None:
         name = self.params["name"]
@@ -215,14 +194,22 @@ class KernelSettings:
             if lost:
                 self.fail("; ".join(lost))
             if self.live:
-                self.set_live(self.wanted)
-                self.write(self.path, text)
-                self.drop(self.staged_path, "it is live now")
+                self.take(found, text)
             else:
                 self.stage(text)
         else:
             self.leave_alone()
         self.remove_ipc()
+
+    def take(self, found: list[sysctl.ConfFile], text: str) -> None:
+        """The running kernel first, so that a value which it refuses never becomes permanent."""
+        known, ours = read_json(self.at(BEFORE_US)) or {}, self.keys_of(self.text(self.path) or "")
+        # A value that is ours already tells nothing of what was before us.
+        self.remember({**{key: old for key, old in self.differing(self.wanted).items() if key not in ours}, **known})
+        self.set_live(self.wanted)
+        self.write(self.path, text)
+        self.give_back([key for key in ours if key not in self.wanted], sysctl.with_file(found, self.path, text))
+        self.drop(self.staged_path, "it is live now")
 
     def stage(self, text: str) -> None:
         """Another lane serves: neither the kernel nor a file that anything reads is touched."""
@@ -246,7 +233,6 @@ class KernelSettings:
         return {key: self.kernel(key) for key, value in wanted.items() if self.kernel(key) != value}
 
     def set_live(self, wanted: dict[str, str]) -> None:
-        """Before the file, so that a value which the kernel refuses is never made permanent."""
         for key, old in self.differing(wanted).items():
             self.note(
                 f"Set {key} from {old} to {wanted[key]} in the running kernel",
@@ -264,39 +250,41 @@ class KernelSettings:
                     f"{key}: set to {wanted[key]}, the kernel still says {self.kernel(key)}. Something on this Spark sets it back; no file was written"
                 )
 
-    def write(self, path: str, text: str) -> bool:
-        old = self.text(path)
-        if old == text and not self.at(path).is_symlink():
-            return False
-        self.note(f"Write {path}", f"{path}:\n{old}" if old is not None else "", f"{path}:\n{text}")
-        if not self.module.check_mode:
-            write_atomically(self.at(path), text, 0o644)
-        return True
-
-    def drop(self, path: str, why: str) -> bool:
-        old = self.text(path)
-        if old is None:
-            return False
-        self.note(f"Remove {path}: {why}", f"{path}:\n{old}")
-        if not self.module.check_mode:
-            self.at(path).unlink()
-        return True
-
     def remove(self, found: list[sysctl.ConfFile]) -> None:
         text = self.text(self.path)
-        self.drop(self.staged_path, "asked for")
+        self.drop(self.staged_path)
         if text is None:
             return
         if not self.live:
             self.actions.append(f"{self.path} stays while a lane serves on this Spark; launch or a later run removes it")
             return
-        keys = [sysctl.dotted(key) for key in sysctl.read_files([sysctl.ConfFile(self.path, text)]).exact]
-        remaining = sysctl.with_file(found, self.path, None)
-        left = {key: sysctl.winners(remaining, key)[sysctl.AT_BOOT] for key in keys}
-        self.drop(self.path, "asked for")
-        self.set_live({key: made.value for key, made in left.items() if made})
-        for key in (key for key, made in left.items() if made is None):
-            self.actions.append(f"{key} stays {self.kernel(key)} until the next reboot: no remaining file sets it")
+        self.drop(self.path)
+        self.give_back(self.keys_of(text), sysctl.with_file(found, self.path, None))
+
+    @staticmethod
+    def keys_of(text: str) -> list[str]:
+        """The settings that a text of ours makes."""
+        return [sysctl.dotted(key) for key in sysctl.read_files([sysctl.ConfFile("", text)]).exact]
+
+    def give_back(self, keys: Iterable[str], remaining: list[sysctl.ConfFile]) -> None:
+        """Settings that we make no longer: as the remaining files say, else as they were before us."""
+        before = read_json(self.at(BEFORE_US)) or {}
+        for key in keys:
+            made = sysctl.winners(remaining, key)[sysctl.AT_BOOT]
+            value = made.value if made else before.get(key)
+            if value is None:
+                self.actions.append(f"{key} stays {self.kernel(key)} until the next reboot: no remaining file sets it")
+            else:
+                self.set_live({key: str(value)})
+        self.remember({key: value for key, value in before.items() if key not in keys})
+
+    def remember(self, before: dict[str, Any]) -> None:
+        if self.module.check_mode:
+            return
+        if before:
+            write_json(self.at(BEFORE_US), before)
+        else:
+            self.at(BEFORE_US).unlink(missing_ok=True)
 
     # systemd-logind
 
@@ -308,7 +296,7 @@ class KernelSettings:
             self.keep_ipc()
         elif not self.live and self.text(IPC_DROP_IN) is not None:
             self.actions.append(f"{IPC_DROP_IN} stays while a lane serves on this Spark")
-        elif self.drop(IPC_DROP_IN, "asked for") and not self.module.check_mode:
+        elif self.drop(IPC_DROP_IN) and not self.module.check_mode:
             self.reload_logind()
 
     def keep_ipc(self) -> None:
@@ -360,7 +348,7 @@ class KernelSettings:
         return {
             "changed": self.changed,
             "actions": self.actions,
-            "diff": {"before": "".join(self.before), "after": "".join(self.after)},
+            "diff": self.diff,
             "live": {key: self.kernel(key) for key in keys},
             "file": {
                 "path": self.path,

@@ -136,11 +136,35 @@ def test_removal_goes_back_to_what_the_remaining_files_say(run_module: RunModule
     assert not run_module(kernel_settings, ask(root, None, state="absent"))["changed"]
 
 
-def test_removal_without_another_file_says_until_when_the_value_stays(run_module: RunModule, root: Path) -> None:
+def test_removal_without_another_file_goes_back_to_what_was_before_us(run_module: RunModule, root: Path) -> None:
+    (root / "usr/lib/sysctl.d/50-vendor.conf").unlink()
+    before = tree(root)
+    run_module(kernel_settings, ask(root, 10))
+    run_module(kernel_settings, ask(root, 0))  # another lane of ours is no "before us"
+    assert run_module(kernel_settings, ask(root, None, state="absent"))["changed"]
+    assert tree(root) == before
+    assert not run_module(kernel_settings, ask(root, None, state="absent"))["changed"]
+
+
+def test_where_nobody_knows_what_was_before_us_it_is_said(run_module: RunModule, root: Path) -> None:
     (root / "usr/lib/sysctl.d/50-vendor.conf").unlink()
     run_module(kernel_settings, ask(root, 10))
+    (root / kernel_settings.BEFORE_US.lstrip("/")).unlink()
     result = run_module(kernel_settings, ask(root, None, state="absent"))
     assert "vm.swappiness stays 10 until the next reboot: no remaining file sets it" in result["actions"]
+
+
+def test_a_setting_that_is_asked_no_more_goes_back(run_module: RunModule, root: Path) -> None:
+    lay(root, {"/proc/sys/vm/min_free_kbytes": "67584\n"})
+    both = {"vm.swappiness": 10, "vm.min_free_kbytes": 1048576}
+    run_module(kernel_settings, {"settings": both, "root": str(root)})
+    assert (root / "proc/sys/vm/min_free_kbytes").read_text().strip() == "1048576"
+    said = run_module(kernel_settings, ask(root, 10), check=True)
+    assert "Set vm.min_free_kbytes from 1048576 to 67584 in the running kernel" in said["actions"]
+    run_module(kernel_settings, ask(root, 10))
+    assert (root / "proc/sys/vm/min_free_kbytes").read_text().strip() == "67584"
+    assert swappiness(root) == "10"
+    assert not run_module(kernel_settings, ask(root, 10))["changed"]
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import consumers, gpu, memory, page_cache, settle, touch
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
+from ansible.module_utils.sparklanes import consumers, memory, page_cache, settle, touch
+from ansible.module_utils.sparklanes.occupied import occupied
 
 
 class Spark:
@@ -155,25 +155,8 @@ class Spark:
         (self.root / "proc/sys/vm/compact_memory").write_text("1\n", encoding="ascii")
 
     def busy(self) -> str:
-        """What may hold the GPU; empty where nothing does. Whoever does not answer may hide something."""
-        try:
-            boxes = [
-                box for box in Docker(self.module.run_command).containers() if box.running and (box.uses_gpu or box.deployment)
-            ]
-        except (DockerError, ValueError) as error:
-            return f"Docker does not answer ({error})"
-        if boxes:
-            return f"{', '.join(box.name for box in boxes)} runs"
-        binary = self.module.get_bin_path("nvidia-smi")
-        if not binary:
-            return ""  # no driver's tools, no GPU process
-        rc, out, err = self.module.run_command(
-            ["timeout", "20", binary, "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]
-        )
-        if rc != 0:
-            return f"nvidia-smi does not answer ({(err or out).strip()[:120]})"
-        held = gpu.parse_compute_apps(out)
-        return f"{', '.join(f'{one.name} (pid {one.pid})' for one in held)} holds the GPU" if held else ""
+        found: str = occupied(self.module.run_command, self.module.get_bin_path)
+        return found
 
     def touch(self, wanted: int, margin: int) -> touch.Touch:
         def free() -> int | None:

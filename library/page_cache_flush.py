@@ -105,6 +105,14 @@ def main() -> None:
     missing = [path for path in paths or [] if not Path(path).exists()]
     if missing:
         module.fail_json(msg=f"{', '.join(missing)}: not on this Spark, so nothing of it can be in the cache. Correct `paths`")
+    if wanted is not None:
+        total = page_cache.mem_total(root)
+        if not wanted >= 0:
+            module.fail_json(msg=f"wanted_free_gib: found {wanted:g}, expected 0 or more. Nothing was flushed")
+        if total is not None and wanted * GIB > total:
+            module.fail_json(
+                msg=f"wanted_free_gib: found {wanted:g}, expected at most all memory of this Spark, {gib(total)}. Nothing was flushed"
+            )
     actions: list[str] = []
     files = 0
     try:

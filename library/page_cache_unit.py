@@ -243,7 +243,7 @@ class PageCacheUnit:
         if self.params["policy"] is None:
             self.set_phase()
             return
-        wrong = self.settings.problems(page_cache.parse_meminfo(self.text("/proc/meminfo") or "").get("MemTotal"))
+        wrong = self.settings.problems(page_cache.mem_total(self.root))
         if wrong:
             self.fail("; ".join(wrong))
         if not self.params["live"]:

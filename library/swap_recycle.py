@@ -11,7 +11,8 @@ module: swap_recycle
 short_description: Empty swap by turning it off and on again
 description:
   - Some lanes want to start with empty swap and with swap on. Turning it off moves what it holds back into memory, so this is
-    refused where memory would not hold it, and belongs between the stop of the old ranks and the start of the new ones.
+    refused where memory would not hold it and while a rank, a container with a GPU or a GPU process runs. It belongs between the stop of
+    the old ranks and the start of the new ones.
   - Swap that is off stays off; nothing is added to C(/etc/fstab).
 options:
   reserve_gib:
@@ -53,6 +54,7 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.occupied import occupied
 from ansible.module_utils.sparklanes.page_cache import GIB, parse_meminfo
 
 
@@ -64,13 +66,19 @@ def used_and_available() -> tuple[int, int]:
 
 def main() -> None:
     module = AnsibleModule(argument_spec={"reserve_gib": {"type": "float", "default": 4}}, supports_check_mode=True)
+    reserve = module.params["reserve_gib"]
+    if not 0 <= reserve < float("inf"):
+        module.fail_json(msg=f"reserve_gib: found {reserve:g}, expected 0 or more")
     used, available = used_and_available()
     if used == 0:
         module.exit_json(changed=False, before=0, after=0, actions=[])
-    if available < used + module.params["reserve_gib"] * GIB:
+    holder = occupied(module.run_command, module.get_bin_path)
+    if holder:
+        module.fail_json(msg=f"{holder}; swap is emptied only while nothing serves. Stop the lane first (playbooks/stop.yml)")
+    if available < used + reserve * GIB:
         module.fail_json(
             msg=f"swap holds {used / GIB:.1f} GiB and only {available / GIB:.1f} GiB of memory are available; expected room for both "
-            f"and {module.params['reserve_gib']:g} GiB more. End what uses the memory, or set lane_swap: keep"
+            f"and {reserve:g} GiB more. End what uses the memory, or set lane_swap: keep"
         )
     actions = [f"Empty {used / GIB:.1f} GiB of swap"]
     if module.check_mode:

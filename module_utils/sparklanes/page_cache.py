@@ -156,6 +156,14 @@ def measure(root: Path = Path("/")) -> Memory:
     return Memory.of((root / "proc/meminfo").read_text(encoding="ascii", errors="replace"))
 
 
+def mem_total(root: Path = Path("/")) -> int | None:
+    """Bytes of all memory; None where the kernel does not tell."""
+    try:
+        return parse_meminfo((root / "proc/meminfo").read_text(encoding="ascii", errors="replace")).get("MemTotal")
+    except OSError:
+        return None
+
+
 def drop_caches(drop: int = 3, root: Path = Path("/"), sync: bool = True) -> Effect:
     """Flush as root does, and measure. Dirty pages can't be dropped, so they are written out first."""
     before = measure(root)

@@ -57,7 +57,9 @@ class Wish:
             "touch_gib": self.touch_gib,
             "touch_margin_gib": self.margin_gib,
         }
-        wrong = [f"{name}: found {value:g}, expected 0 or more" for name, value in numbers.items() if not value >= 0]
+        wrong = [
+            f"{name}: found {value:g}, expected 0 or more" for name, value in numbers.items() if not 0 <= value < float("inf")
+        ]
         if self.seconds > 3600:
             wrong.append(f"seconds: found {self.seconds:g}, expected 3600 or less")
         return wrong

@@ -234,6 +234,8 @@ def test_preflight_refuses_by_numbers_alone() -> None:
     assert judge() == set()
     # As -e gives it: text.
     assert judge(lane_max_model_len="300000") == {"BUDGET.CONTEXT"}
+    assert judge(lane_swappiness="300") == {"LANE.NUMBERS"}
+    assert judge(lane_page_cache_floor_gib="-1") == {"LANE.NUMBERS"}
 
 
 @pytest.mark.parametrize(

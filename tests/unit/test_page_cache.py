@@ -249,6 +249,16 @@ def test_flush_without_the_wanted_effect_fails_with_figures(
     assert result["freed_bytes"] == 2 * GIB
 
 
+@pytest.mark.parametrize(
+    ("wanted", "text"), [(-1, "0 or more"), ("nan", "0 or more"), (200, "at most all memory of this Spark, 128.00 GiB")]
+)
+def test_a_wish_that_can_not_be_flushes_nothing(spark: Path, run_module: RunModule, wanted: Any, text: str) -> None:
+    result = run_module(page_cache_flush, {"wanted_free_gib": wanted, "root": str(spark)})
+    assert result["failed"]
+    assert text in result["msg"]
+    assert (spark / "proc/sys/vm/drop_caches").read_text() == "0\n"
+
+
 def test_flush_in_check_mode_only_measures(spark: Path, run_module: RunModule) -> None:
     result = run_module(page_cache_flush, {"root": str(spark), "wanted_free_gib": 100}, check=True)
     assert result["changed"]

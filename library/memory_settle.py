@@ -50,9 +50,9 @@ options:
     type: float
     default: 8
   touch_seconds:
-    description: How long the probe may take.
+    description: How long the probe may take. One x86 core touched 2.8 GiB a second; nobody measured a Spark.
     type: float
-    default: 120
+    default: 300
   root:
     description: Root of the file tree, for tests.
     type: path
@@ -178,7 +178,7 @@ def main() -> None:
             "compact": {"type": "bool", "default": True},
             "touch_gib": {"type": "float"},
             "touch_margin_gib": {"type": "float", "default": 8},
-            "touch_seconds": {"type": "float", "default": 120},
+            "touch_seconds": {"type": "float", "default": 300},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

@@ -189,6 +189,11 @@ def overlay_plan(
     return [file.to_dict() for file in found]
 
 
+def gate_images(registered: Mapping[str, Any], lanes_: Mapping[str, Any], specs: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Whether the image holds what the lane says it does."""
+    return gates.images(registered, lanes_, specs)
+
+
 def gate_a(
     registered: gates.Facts,
     specs: gates.Facts,
@@ -342,6 +347,7 @@ class FilterModule:
             "sparklanes_fabric_plans": fabric_reach.plans,
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,
+            "sparklanes_gate_images": gate_images,
             "sparklanes_gate_b": gates.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_health": health,

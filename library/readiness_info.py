@@ -107,7 +107,7 @@ readiness:
   description: >-
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it), C(memory) (bytes by
-    the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store; null where absent),
+    the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction), C(deployment_state), C(releases),
@@ -237,7 +237,10 @@ def main() -> None:
         facts["docker"] = docker.info()
         boxes = docker.containers()
         found = images.find(params["image"], params["image_ids"]) if params["image"] else None
-        facts["image"] = {**found.to_dict(), "store": facts["docker"]["storage_driver"]} if found else None
+        facts["image"] = None
+        if found:
+            probe = (images.record(found.image.id) or {}).get("probe")
+            facts["image"] = {**found.to_dict(), "store": facts["docker"]["storage_driver"], "probe": probe}
     except (DockerError, ValueError) as error:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]

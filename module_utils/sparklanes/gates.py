@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes import budget, fabric_cluster, fabric_reach, readiness, releases, restore, status
+from ansible.module_utils.sparklanes import (
+    budget,
+    fabric_cluster,
+    fabric_reach,
+    image_probe,
+    readiness,
+    releases,
+    restore,
+    status,
+)
 
 Facts = Mapping[str, Any]
 
@@ -47,6 +56,19 @@ def gate_a(
         bool(forget_deaths),
     )
     return [check.to_dict() for check in made]
+
+
+def images(registered: Facts, lanes: Facts, specs: Facts) -> list[dict[str, str]]:
+    """Whether the image holds what the lane says. One Spark is asked for all, as IMAGE.PARITY makes sure that they hold one image.
+
+    registered: host → result of readiness_info; lanes: host → its lane; specs: host → its rank spec.
+    """
+    known = {host: ((answered(registered.get(host)) or {}).get("readiness") or {}).get("image") for host in specs}
+    if not any(known.values()):
+        return []  # IMAGE.DIGEST says so
+    host = next((host for host, image in known.items() if image and image.get("probe")), next(iter(specs)))
+    probe = (known[host] or {}).get("probe")
+    return [check.to_dict() for check in image_probe.checks(host, probe, lanes.get(host) or {}, specs[host])]
 
 
 def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:

@@ -189,6 +189,11 @@ def overlay_plan(
     return [file.to_dict() for file in found]
 
 
+def lane_jit_cache(lane: Mapping[str, Any]) -> str:
+    """Folder of a lane's compiled kernels on a Spark, empty where it keeps none."""
+    return lanes.jit_cache(lane)
+
+
 def gate_images(registered: Mapping[str, Any], lanes_: Mapping[str, Any], specs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Whether the image holds what the lane says it does."""
     return gates.images(registered, lanes_, specs)
@@ -348,6 +353,7 @@ class FilterModule:
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_images": gate_images,
+            "lane_jit_cache": lane_jit_cache,
             "sparklanes_gate_b": gates.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_health": health,

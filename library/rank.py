@@ -82,6 +82,10 @@ actions:
   returned: always
   type: list
   elements: str
+cold:
+  description: Whether the rank started without compiled kernels, where its lane keeps them (C(lane_jit_caches)).
+  returned: when state=started
+  type: bool
 container:
   description: Name and id of the started container.
   returned: when a container runs afterwards

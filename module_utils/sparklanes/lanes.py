@@ -22,6 +22,8 @@ from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 SCHEMA = "sparklanes-rank/1"
 OVERLAY_ROOT = "/var/lib/sparklanes/overlays"
+JIT_ROOT = "/var/lib/sparklanes/jit"
+JIT_TARGET = "/jit"
 
 # The flags that people override, each with the one variable that spells it.
 HEAD_FLAGS = {"--host": "lane_api_host", "--port": "lane_port"}
@@ -197,6 +199,15 @@ def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault("LANE.ENV", f"lane_fabric_env.{name} asks for {source!r}", ", ".join(FABRIC_SOURCES), hint)
         if name in env:
             yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_fabric_env", "one of them", "")
+    for name, folder in lane["lane_jit_caches"].items():
+        if (
+            not _ENV_NAME.fullmatch(name)
+            or not isinstance(folder, str)
+            or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", folder)
+        ):
+            yield Fault("LANE.ENV", f"lane_jit_caches has {name}: {folder!r}", "a variable and the plain name of a folder", "")
+        elif name in env:
+            yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_jit_caches", "one of them", "")
     for name in secrets:
         if not _ENV_NAME.fullmatch(name):
             yield Fault("LANE.ENV", f"lane_secret_env holds {name!r:.20}", "names of variables, never values", "")
@@ -373,6 +384,7 @@ def render_rank(
         "env": _environment(lane, fabric, rank, world, master),
         "secret_env": sorted(lane["lane_secret_env"]),
         "mounts": _mounts(lane),
+        **({"jit_cache": jit_cache(lane)} if jit_cache(lane) else {}),
         "options": {
             key: container[key]
             for key in ("network", "ipc", "shm_size", "ulimits", "cap_add", "devices", "gpus", "memory", "memory_swap")
@@ -438,6 +450,7 @@ def _environment(
 ) -> dict[str, str]:
     """The lane's environment with the host's fabric over it: where both speak, the fabric was measured here."""
     env = {name: str(value) for name, value in lane["lane_engine_env"].items()}
+    env |= {name: f"{JIT_TARGET}/{folder}" for name, folder in (lane.get("lane_jit_caches") or {}).items()}
     env |= {name: str(value) for name, value in (fabric.get("env") or {}).items() if value not in (None, "")}
     if fabric.get("host_ip"):
         env["VLLM_HOST_IP"] = str(fabric["host_ip"])
@@ -468,11 +481,22 @@ def _mounts(lane: Mapping[str, Any]) -> list[dict[str, Any]]:
         mounts.append(_mount(overlay_path(item["source"], item["sha256"]), item["target"]))
     for item in (lane["lane_container"] or {}).get("mounts") or []:
         mounts.append(_mount(item["source"], item["target"], item["read_only"], item["create"]))
+    if jit_cache(lane):
+        mounts.append(_mount(jit_cache(lane), JIT_TARGET, read_only=False, create=True))
     return mounts
 
 
 def _mount(source: str, target: str, read_only: bool = True, create: bool = False) -> dict[str, Any]:
     return {"source": source, "target": target, "read_only": read_only, "create": create}
+
+
+def jit_cache(lane: Mapping[str, Any]) -> str:
+    """The folder of a lane's compiled kernels on a Spark, empty where it keeps none. Another image compiles other kernels."""
+    if not lane.get("lane_jit_caches"):
+        return ""
+    image = lane["lane_image"]
+    named = image["digest"] or next(iter(image.get("ids") or []), "sha256:unknown")
+    return f"{JIT_ROOT}/{named.rpartition(':')[2][:12]}/{lane['lane_id']}"
 
 
 def overlay_path(source: str, sha256: str | None) -> str:

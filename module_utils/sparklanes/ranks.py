@@ -16,6 +16,7 @@ from ansible.module_utils.sparklanes import engine_boots
 from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, Run
 from ansible.module_utils.sparklanes.files import LOG_ROOT, STATE_ROOT
 from ansible.module_utils.sparklanes.image_store import ImageStore
+from ansible.module_utils.sparklanes.jit_cache import measure
 from ansible.module_utils.sparklanes.lanes import docker_create_argv
 from ansible.module_utils.sparklanes.releases import Store
 
@@ -64,7 +65,7 @@ class Rank:
                     f"expected none or release {release}. Stop it first: playbooks/stop.yml"
                 )
             if box.running:
-                return {"changed": False, "container": {"name": box.name, "id": box.id[:12]}}
+                return {"changed": False, "cold": False, "container": {"name": box.name, "id": box.id[:12]}}
         stranger = self.docker.named(name)
         if stranger is not None and stranger.deployment != self.store.deployment:
             self.fail(
@@ -73,6 +74,7 @@ class Rank:
             )
         local = self.refuse_missing(spec)
         self.actions.append(f"Start {name} from {spec['image']}")
+        cold = bool(spec.get("jit_cache")) and not measure(Path(spec["jit_cache"]))[0]
         if not self.check:
             for box in self.ours():
                 self.remove(box)
@@ -83,6 +85,7 @@ class Rank:
         started = None if self.check else self.docker.named(name)
         return {
             "changed": True,
+            "cold": cold,
             "container": {"name": name, "id": started.id[:12] if started else ""},
             "diff": {"before": "no rank runs\n", "after": f"{name} runs release {release}\n"},
         }

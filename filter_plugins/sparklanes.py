@@ -30,6 +30,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes import (  # noqa: E402
+    archiving,
     controller,
     deployments,
     drift,
@@ -42,6 +43,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     overlays,
     preflight,
     rank_checks,
+    pruning,
     teacher_forcing,
     teacher_forcing_run,
     weights,
@@ -192,6 +194,21 @@ def overlay_plan(
 def lane_jit_cache(lane: Mapping[str, Any]) -> str:
     """Folder of a lane's compiled kernels on a Spark, empty where it keeps none."""
     return lanes.jit_cache(lane)
+
+
+def lane_archive_files(lane: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Overlays and extras of a lane with their names in an archive and their places on a Spark."""
+    return lanes.archive_files(lane)
+
+
+def lane_restore_lines(archived: Mapping[str, Any]) -> str:
+    """What a site writes to use an archive. `archived`: the result of lane_archive's job."""
+    return archiving.restore_lines(archived["folder"], archived["image"], archived["image_sha256"])
+
+
+def lane_needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Paths and images that the chosen lane needs on a Spark; nothing without a lane."""
+    return lanes.needs(lane) if lane else {"paths": [], "images": []}
 
 
 def gate_images(registered: Mapping[str, Any], lanes_: Mapping[str, Any], specs: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -353,7 +370,11 @@ class FilterModule:
             "sparklanes_fabric_addresses": weights.fabric_addresses,
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_images": gate_images,
+            "lane_archive_files": lane_archive_files,
             "lane_jit_cache": lane_jit_cache,
+            "lane_needs": lane_needs,
+            "lane_restore_lines": lane_restore_lines,
+            "prune_table": pruning.table,
             "sparklanes_gate_b": gates.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_health": health,

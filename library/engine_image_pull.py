@@ -300,7 +300,12 @@ class EngineImage:
         if found is None and self.params["pull"] == "missing":
             self.fetch(store)
             found = None if self.module.check_mode else self.local()
-            if found is None and not self.module.check_mode:
+            if found is not None:
+                # What this project brought, playbooks/prune.yml may remove.
+                self.images.note(
+                    self.reference.digest or found.image.id, id=found.image.id, brought_for=self.params["repository"]
+                )
+            elif not self.module.check_mode:
                 self.fail(
                     f"{self.reference} was pulled and is not here; Docker's image store is damaged. Look at `journalctl -u docker`"
                 )

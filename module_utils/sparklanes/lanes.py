@@ -504,6 +504,23 @@ def overlay_path(source: str, sha256: str | None) -> str:
     return f"{OVERLAY_ROOT}/{sha256 or 'unknown'}/{PurePosixPath(source).name}"
 
 
+def needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What a lane refers to on a Spark: paths, and names of its image."""
+    paths = [mount["source"] for mount in _mounts(lane)]
+    image = _image(lane["lane_image"])
+    return {"paths": paths, "images": [image["image"], *image.get("image_ids", [])]}
+
+
+def archive_files(lane: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Overlays and extras as an archive takes them: name there, place on a Spark, hash."""
+    made = []
+    for folder, items in (("overlays", lane["lane_overlays"]), ("extras", lane["lane_extras"])):
+        for item in items or []:
+            name = f"{folder}/{str(item['source']).lstrip('/')}"
+            made.append({"name": name, "path": overlay_path(item["source"], item["sha256"]), "sha256": str(item["sha256"] or "")})
+    return made
+
+
 # --- commands --------------------------------------------------------------------------------------------------
 
 

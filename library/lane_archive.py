@@ -1,0 +1,161 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Put all that a lane needs into one place, with hashes."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: lane_archive
+short_description: Put all that a lane needs into one place, with hashes
+description:
+  - Starts (or attaches to) a detached job which writes image, overlays, extras, drafter and manifests of a lane below
+    C(DIRECTORY/LANE), each file aside and hashed on the way, and C(SHA256SUMS) of all. Made for the action C(long_job).
+options:
+  directory:
+    description: A folder on this Spark, usually a mount of other storage.
+    type: path
+    required: true
+  lane:
+    description: The resolved lane.
+    type: dict
+    required: true
+  files:
+    description: Overlays and extras with C(name) in the archive, C(path) on this Spark and C(sha256).
+    type: list
+    elements: dict
+    default: []
+  models:
+    description: The models, as C(model_stage) takes them.
+    type: list
+    elements: dict
+    default: []
+  whole:
+    description: Names of the models whose files are archived too; of the others the manifest.
+    type: list
+    elements: str
+    default: [drafter]
+  image:
+    description: Digest reference of the image, or its ID.
+    type: str
+    required: true
+  image_ids:
+    description: IDs that mean this image too.
+    type: list
+    elements: str
+    default: []
+  reserve_gib:
+    description: GiB that stay free where the archive lies.
+    type: int
+    default: 10
+  host:
+    description: Name of the Spark in messages.
+    type: str
+    required: true
+  staged_dir:
+    description: Where manifests and markers lie.
+    type: path
+    default: /var/lib/sparklanes/staged
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+attributes:
+  check_mode:
+    description: Says where it would archive.
+    support: full
+  diff_mode:
+    description: There is no text to show.
+    support: none
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: Archive the lane
+  long_job:
+    module: lane_archive
+    args: {directory: /mnt/nas/lanes, lane: '{{ this_lane }}', image: '{{ engine_image_reference }}', host: spark-1}
+"""
+
+RETURN = r"""
+job:
+  description: Name of the job.
+  returned: when it was started or attached to
+  type: str
+actions:
+  description: What was done, or would be done in check mode, as sentences.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.archiving import JOB
+from ansible.module_utils.sparklanes.containers import DockerError
+from ansible.module_utils.sparklanes.image_store import ImageStore
+from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+
+
+def start(module: AnsibleModule) -> dict[str, Any]:
+    params = module.params
+    host = params["host"]
+    parent = Path(params["directory"])
+    if not parent.is_dir():
+        raise JobError(f"{host}: {parent} is no folder. Make it, or mount the storage that it is to lie on")
+    missing = [entry["path"] for entry in params["files"] if not Path(entry["path"]).is_file()]
+    if missing:
+        raise JobError(f"{host}: {', '.join(missing)} is not staged here. Run site.yml, then archive")
+    found = ImageStore(module.run_command).find(params["image"], params["image_ids"])
+    if found is None:
+        raise JobError(f"{host}: {params['image']} is not here. Run site.yml, then archive")
+    action = f"Archive lane {params['lane']['lane_id']} to {parent}/{params['lane']['lane_id']}"
+    if module.check_mode:
+        return {"changed": True, "actions": [action]}
+    keys = ("directory", "lane", "files", "models", "whole", "host", "staged_dir")
+    args = {key: params[key] for key in keys}
+    args |= {
+        "lane_id": str(params["lane"]["lane_id"]),
+        "reserve": params["reserve_gib"] * 2**30,
+        "image": {
+            "name": found.name,
+            "id": found.image.id,
+            "repo_digests": list(found.image.repo_digests),
+            "size_bytes": found.image.size_bytes,
+        },
+    }
+    jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
+    began = jobs.start(JOB, "archiving:archive_lane", args)
+    return {"changed": True, "job": JOB, "attached": not began, "actions": [action], "image": args["image"]}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "required": True},
+            "lane": {"type": "dict", "required": True},
+            "files": {"type": "list", "elements": "dict", "default": []},
+            "models": {"type": "list", "elements": "dict", "default": []},
+            "whole": {"type": "list", "elements": "str", "default": ["drafter"]},
+            "image": {"type": "str", "required": True},
+            "image_ids": {"type": "list", "elements": "str", "default": []},
+            "reserve_gib": {"type": "int", "default": 10},
+            "host": {"type": "str", "required": True},
+            "staged_dir": {"type": "path", "default": "/var/lib/sparklanes/staged"},
+            "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = start(module)
+    except (JobError, DockerError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

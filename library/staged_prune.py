@@ -1,0 +1,218 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""List, and remove where told to, what was staged and nobody needs any more."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: staged_prune
+short_description: List, and remove where told to, what was staged and nobody needs any more
+description:
+  - Looks at releases, engine images, overlays, caches of compiled kernels and models on this Spark. What a release that runs or would be
+    restored refers to, what O(keep) names and what a container uses stays.
+  - Only what this project brought is looked at. Models outside of O(models_dir) are never touched.
+  - Refuses while a transaction is open, as a launch may be about to need something.
+options:
+  state:
+    description: V(listed) changes nothing.
+    type: str
+    choices: [listed, pruned]
+    default: listed
+  keep:
+    description: Paths that the chosen lane needs.
+    type: list
+    elements: path
+    default: []
+  keep_images:
+    description: Digests, digest references and IDs of images that the chosen lane needs.
+    type: list
+    elements: str
+    default: []
+  kinds:
+    description: What is looked at.
+    type: list
+    elements: str
+    choices: [release, image, overlay, jit_cache, model]
+    default: [release, image, overlay, jit_cache, model]
+  models_dir:
+    description: Where models of this project lie.
+    type: path
+    default: /var/lib/sparklanes/models
+  root:
+    description: Where everything else lies.
+    type: path
+    default: /var/lib/sparklanes
+attributes:
+  check_mode:
+    description: Lists what would be removed.
+    support: full
+  diff_mode:
+    description: Shows names of what goes.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: See what may go
+  staged_prune:
+"""
+
+RETURN = r"""
+items:
+  description: C(kind), C(name) and C(size) (bytes) of what nobody needs.
+  returned: always
+  type: list
+  elements: dict
+actions:
+  description: What was done, or would be done in check mode, as sentences.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.files import read_json
+from ansible.module_utils.sparklanes.image_store import ImageStore
+from ansible.module_utils.sparklanes.pruning import Item, Needed, unneeded
+from ansible.module_utils.sparklanes.releases import Store, unreferenced
+
+
+class Prune:
+    """What is staged on this Spark."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.root = Path(module.params["root"])
+        self.docker = Docker(module.run_command)
+        self.images = ImageStore(module.run_command, self.root / "images")
+        self.stores = [Store(entry.name, str(self.root)) for entry in folders(self.root / "deployments")]
+
+    def find(self) -> list[Item]:
+        transactions = [store.transaction() for store in self.stores]
+        for store, transaction in zip(self.stores, transactions, strict=True):
+            if transaction is not None:
+                self.module.fail_json(
+                    msg=f"deployment {store.deployment}: transaction {transaction.id} of {transaction.controller} is open (phase "
+                    f"'{transaction.phase}'). Wait for it, or run playbooks/recover.yml; nothing was removed"
+                )
+        anyone = Store("prune", str(self.root))
+        gone = unreferenced(anyone.releases(), [store.state() for store in self.stores])
+        needed = Needed(paths=set(self.module.params["keep"]))
+        for name in self.module.params["keep_images"]:
+            needed.add_image(name)
+        for name in set(anyone.releases()) - set(gone):
+            needed.add_spec(anyone.spec(name) or {})
+        for box in self.docker.containers():
+            needed.add_image(box.image)
+        items = [*self.release_items(anyone), *self.image_items(), *self.file_items()]
+        kinds = self.module.params["kinds"]
+        return [item for item in unneeded(items, needed, gone) if item.kind in kinds]
+
+    def release_items(self, store: Store) -> list[Item]:
+        return [Item("release", name, size_of(store.release_folder(name))) for name in store.releases()]
+
+    def image_items(self) -> list[Item]:
+        """Images that a note of ours says we brought."""
+        made: dict[str, Item] = {}
+        for note in sorted(self.images.root.glob("*.json")) if self.images.root.is_dir() else []:
+            name = str((read_json(note) or {}).get("id", ""))
+            image = self.images.inspect(name) if name else None
+            if image is not None:
+                digests = [digest for digest in image.repo_digests if digest]
+                also = (f"sha256:{note.stem}", *digests, *(digest.rpartition("@")[2] for digest in digests), *image.repo_tags)
+                known = made[image.id].also if image.id in made else ()
+                made[image.id] = Item("image", image.id, image.size_bytes, (*known, *also))
+        return list(made.values())
+
+    def file_items(self) -> list[Item]:
+        overlays = [entry for entry in folders(self.root / "overlays") if len(entry.name) == 64]
+        caches = [cache for image in folders(self.root / "jit") for cache in folders(image)]
+        staged = [
+            read_json(entry / "STAGED.json") or read_json(entry / "PARTIAL.json") or {} for entry in folders(self.root / "staged")
+        ]
+        models = [Path(str(data["path"])) for data in staged if data.get("path")]
+        allowed = Path(self.module.params["models_dir"])
+        return [
+            *(Item("overlay", str(path), size_of(path)) for path in overlays),
+            *(Item("jit_cache", str(path), size_of(path)) for path in caches),
+            *(Item("model", str(path), size_of(path)) for path in models if path.is_dir() and path.parent == allowed),
+        ]
+
+    def remove(self, item: Item) -> None:
+        if item.kind == "image":
+            # Without force: Docker refuses what a container uses. Names first, as an ID with several is refused too.
+            image = self.images.inspect(item.name)
+            names = [*(image.repo_tags if image else ()), *(image.repo_digests if image else ())] or [item.name]
+            for name in names:
+                if self.images.inspect(name) is not None:
+                    self.docker.call("image", "rm", name)
+            for note in self.images.root.glob("*.json"):
+                if (read_json(note) or {}).get("id") == item.name or item.name.endswith(note.stem):
+                    note.unlink()
+        elif item.kind == "release":
+            shutil.rmtree(self.root / "releases" / item.name)
+        else:
+            if item.kind == "model":
+                self.forget(item.name)
+            shutil.rmtree(item.name)
+
+    def forget(self, path: str) -> None:
+        """The marker of a model goes first: what is half removed must not count as staged."""
+        for entry in folders(self.root / "staged"):
+            data = read_json(entry / "STAGED.json") or read_json(entry / "PARTIAL.json") or {}
+            if data.get("path") == path:
+                shutil.rmtree(entry)
+
+
+def folders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()) if path.is_dir() else []
+
+
+def size_of(path: Path) -> int:
+    """Bytes on the disk below a folder, links not followed."""
+    return sum(Path(here, name).lstat().st_blocks * 512 for here, _, names in os.walk(path) for name in names)
+
+
+def main() -> None:
+    kinds = ["release", "image", "overlay", "jit_cache", "model"]
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["listed", "pruned"], "default": "listed"},
+            "keep": {"type": "list", "elements": "path", "default": []},
+            "keep_images": {"type": "list", "elements": "str", "default": []},
+            "kinds": {"type": "list", "elements": "str", "choices": kinds, "default": kinds},
+            "models_dir": {"type": "path", "default": "/var/lib/sparklanes/models"},
+            "root": {"type": "path", "default": "/var/lib/sparklanes"},
+        },
+        supports_check_mode=True,
+    )
+    actions: list[str] = []
+    items: list[Item] = []
+    try:
+        prune = Prune(module)
+        items = prune.find()
+        if module.params["state"] == "pruned":
+            for item in items:
+                actions.append(f"Remove {item.kind} {item.name}")
+                if not module.check_mode:
+                    prune.remove(item)
+    except (DockerError, OSError, ValueError) as error:
+        module.fail_json(msg=str(error), actions=actions, items=[item.to_dict() for item in items])
+    module.exit_json(
+        changed=bool(actions),
+        actions=actions,
+        items=[item.to_dict() for item in items],
+        diff={"before": "".join(f"{item.kind} {item.name}\n" for item in items) if actions else "", "after": ""},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -84,7 +84,8 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import gpu_health, gpu_health_run
-from ansible.module_utils.sparklanes.containers import Docker
+from ansible.module_utils.sparklanes.containers import DockerError
+from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 
 PINNED = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
@@ -142,12 +143,18 @@ def main() -> None:
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "python", "seconds", "folder")}
+    try:
+        found = ImageStore(module.run_command).find(params["image"]) if docker and params["image"] else None
+    except DockerError as error:
+        module.fail_json(msg=f"The GPU was not loaded: {error}")
+        raise AssertionError from error
+    args["image"] = found.name if found else params["image"]
     if not jobs.status(gpu_health_run.JOB).running:
         problem = gpu_health_run.may_start(module.run_command, docker)[0]
         if not problem and params["python"] and not shutil.which(params["python"]):
             problem = f"{params['python']} is no program of this Spark"
-        if not problem and params["image"] and (not docker or Docker(module.run_command).image_digests(params["image"]) is None):
-            problem = f"{params['image']} is not on this Spark. Run site.yml, which pulls the lane's image"
+        if not problem and params["image"]:
+            problem = "" if found else f"{params['image']} is not on this Spark. Run site.yml, which pulls the lane's image"
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
     if module.check_mode:

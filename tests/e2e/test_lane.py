@@ -126,6 +126,37 @@ def test_site_changes_nothing_under_a_serving_lane(fleet: Fleet) -> None:
     assert fleet.ranks() == before
 
 
+def test_render_tells_how_what_runs_differs_from_the_lane(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    made = fleet.play("playbooks/render.yml", "--diff").ok()
+    assert made.changed == 0
+    for rank, node in enumerate(NODES):
+        assert f"# {node}: sparklanes-sparks-rank{rank} is what the lane renders" in made.out
+    other = fleet.play("playbooks/render.yml", "--diff", "-e", "lane_max_model_len=256", "-e", "lane_api_host=0.0.0.0").ok().out
+    assert "flag --max-model-len: runs with 512, the lane says 256" in other
+    # One that a person started by hand, with a secret that must not be shown.
+    digest = fleet.values()["sandbox_image_digest"]
+    image = f"{fleet.values()['sandbox_image_repository']}@{digest}"
+    fleet.on(
+        "spark-1",
+        "docker create --name by_hand --network host --memory 1g -e HF_TOKEN=hf_shown -e DO_NOT_TRACK=1 "
+        f"--entrypoint vllm {image} serve /models/tiny --max_model_len 512 --api-key sk_shown",
+    )
+    try:
+        made = fleet.play("playbooks/render.yml", "--diff", "-e", "render_container=by_hand").ok()
+    finally:
+        fleet.on("spark-1", "docker rm by_hand")
+    assert "# spark-1: by_hand, which does not run, differs from what the lane renders in" in made.out
+    assert "limit memory: runs with 1073741824, which the lane does not have" in made.out
+    assert "flag --max-num-seqs: the lane adds 8" in made.out
+    assert "flag --max-model-len" not in made.out
+    assert "env DO_NOT_TRACK" not in made.out
+    assert "hf_shown" not in made.out
+    assert "sk_shown" not in made.out
+    assert "# spark-2: no container to compare with" in made.out
+    assert fleet.ranks() == before
+
+
 def test_there_is_nothing_to_recover_while_it_serves(fleet: Fleet) -> None:
     before = fleet.ranks()
     fleet.play("playbooks/recover.yml").failed("no launch was interrupted")

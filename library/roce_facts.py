@@ -20,7 +20,7 @@ options:
   root:
     description:
       - Read everything below this path. With another root than V(/) the addresses come from C(ip_j_addr.json) and
-        C(ip_dj_link.json) in it instead of the command C(ip).
+        C(ip_dj_link.json) in it, and rules from C(ip_j_rule.json), instead of the command C(ip).
     type: path
     default: /
   transport:
@@ -178,8 +178,19 @@ def addresses(module: AnsibleModule, root: str) -> tuple[str | None, ...]:
     return (output if code == 0 else None,)
 
 
+def rules(module: AnsibleModule, root: str) -> str | None:
+    """The JSON of `ip rule`, of the live node or as recorded."""
+    tree = Tree(root)
+    if tree.root != "/":
+        text: str | None = tree.text("ip_j_rule.json", limit=MAX_JSON)
+        return text
+    command = module.get_bin_path("ip")
+    code, output, _error = module.run_command([command, "-j", "rule", "show"]) if command else (1, "", "")
+    return output if code == 0 else None
+
+
 def examine(module: AnsibleModule, root: str, options: Options) -> dict[str, Any]:
-    result: dict[str, Any] = detect(read_node(root, *addresses(module, root)), options)
+    result: dict[str, Any] = detect(read_node(root, *addresses(module, root), rules=rules(module, root)), options)
     return result
 
 

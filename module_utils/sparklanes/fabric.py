@@ -132,7 +132,7 @@ def _roce(node: Node, options: Options) -> dict[str, Any]:
             conf = _conf(choice, node, env, outcome, options)
             _bootstrap(choice, outcome, control[0], str(control[1].ip))
     if choice.paths:
-        choice.warnings += hardware_warnings(choice.paths)
+        choice.warnings += hardware_warnings(choice.paths, node.rules)
         _left_over(seats, choice)
     used = {(path.device.name, path.port.number) for path in choice.paths}
     rails = [_rail(path) for path in choice.paths]

@@ -59,6 +59,7 @@ CODES = {
     "RING_PORTS": "a ring needs two QSFP ports",
     "RING_PREFIX": "the networks of a ring have different prefix lengths",
     "SAME_SUBNET": "two rails are in one subnet",
+    "RP_FILTER": "two rails are in one subnet, and what comes in on the second is dropped",
     "SECOND_CABLE": "more than one QSFP port was chosen",
     "SEVERAL_NETWORKS": "one port has addresses in several networks",
     "SOCKET_ADDRESS": "NCCL's bootstrap would use another address",

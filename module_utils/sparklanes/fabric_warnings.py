@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible.module_utils.sparklanes.fabric_ports import Path, Problem
+from ansible.module_utils.sparklanes.rdma import Netdev, Network
 
 LINK_SPEED = 200000  # Mb/s; both halves of a QSFP port report the full link
 PCIE_SPEED, PCIE_WIDTH = "32.0 GT/s", 4
 MTU = 9000
 
 
-def hardware_warnings(paths: Sequence[Path]) -> list[Problem]:
+def hardware_warnings(paths: Sequence[Path], rules: Sequence[Network] = ()) -> list[Problem]:
     found = [problem for path in paths for problem in _link(path)]
-    return found + _mtu(paths) + _addresses(paths) + _subnets(paths) + _order(paths)
+    return found + _mtu(paths) + _addresses(paths) + _subnets(paths, rules) + _order(paths)
 
 
 def _link(path: Path) -> list[Problem]:
@@ -76,23 +77,38 @@ def _addresses(paths: Sequence[Path]) -> list[Problem]:
     return [Problem("LINK_LOCAL", message, "Give every half a static address in netplan, and link-local: []")]
 
 
-def _subnets(paths: Sequence[Path]) -> list[Problem]:
+def _subnets(paths: Sequence[Path], rules: Sequence[Network]) -> list[Problem]:
+    """Several rails in one IPv4 subnet work where each address stays on its own device: arp_ignore and arp_announce see to it,
+    or rules by source together with arp_filter. Strict rp_filter drops what comes back on the second device, unless there are such rules."""
     found = []
     for network in dict.fromkeys(path.network for path in paths):
         same = [path for path in paths if path.network == network]
-        # arp_announce 2 and arp_ignore 1 or 2 keep each address on its own device
-        loose = [p for p in same if p.netdev.arp_announce != 2 or p.netdev.arp_ignore not in (1, 2)]
-        if len(same) > 1 and network.version == 4 and loose:
-            names = ", ".join(path.netdev.name for path in same)
+        if len(same) < 2 or network.version != 4:
+            continue
+        ruled = {path.netdev.name for path in same if any(path.ip in rule for rule in rules if rule.version == 4)}
+        loose = [path for path in same if not _keeps(path.netdev, path.netdev.name in ruled)]
+        strict = [path for path in same if path.netdev.rp_filter == 1 and path.netdev.name not in ruled]
+        names = ", ".join(path.netdev.name for path in same)
+        if loose:
             keys = ", ".join(path.netdev.name for path in loose)
+            remedy = f"Give each half its own subnet; or set arp_ignore=1 and arp_announce=2 on {keys}"
             found.append(
                 Problem(
-                    "SAME_SUBNET",
-                    f"{names} are in one subnet, {network}, and the kernel may answer for one on the other",
-                    f"Give each half its own subnet; or set arp_ignore=1 and arp_announce=2 on {keys}",
+                    "SAME_SUBNET", f"{names} are in one subnet, {network}, and the kernel may answer for one on the other", remedy
                 )
             )
+        if strict:
+            keys = ", ".join(path.netdev.name for path in strict)
+            remedy = f"Give each half its own subnet; or set rp_filter=2 on {keys}"
+            message = f"{names} are in one subnet, {network}, and rp_filter=1 drops what comes in on all but one of them"
+            found.append(Problem("RP_FILTER", message, remedy))
     return found
+
+
+def _keeps(netdev: Netdev, ruled: bool) -> bool:
+    if netdev.arp_announce == 2 and netdev.arp_ignore in (1, 2):
+        return True
+    return ruled and netdev.arp_filter == 1
 
 
 def _order(paths: Sequence[Path]) -> list[Problem]:

@@ -31,6 +31,7 @@ from ansible.module_utils.sparklanes.sysfs import (
 IPv4Address = ipaddress.IPv4Address
 IPv6Address = ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 ACTIVE = 4  # enum ib_port_state
 LINK_DOWN = ("down", "lowerlayerdown", "notpresent")
@@ -78,6 +79,8 @@ class Netdev:
     phys_port_name: str | None = None
     arp_ignore: int | None = None
     arp_announce: int | None = None
+    arp_filter: int | None = None
+    rp_filter: int | None = None
     addresses: list[Interface] = field(default_factory=list)
 
     def interface(self, address: IPv4Address | IPv6Address) -> Interface | None:
@@ -125,6 +128,7 @@ class Node:
     pci_functions: list[str]
     ib_driver: bool
     conf: list[tuple[str, dict[str, str]]]
+    rules: list[Network] = field(default_factory=list)  # sources that `ip rule` sends to a routing table of their own
 
     def ports(self) -> Iterator[tuple[Device, Port]]:
         for device in self.devices:
@@ -299,16 +303,39 @@ def _device(tree: Tree, raw: str, netdevs: dict[str, Netdev]) -> Device:
     return device
 
 
+def parse_rules(text: str | None) -> list[Network]:
+    """Sources with a routing table of their own, from `ip -j rule`; rules that also ask for something else don't count."""
+    try:
+        items = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        items = []
+    found: list[Network] = []
+    for item in items if isinstance(items, list) else []:
+        if not isinstance(item, dict) or set(item) - {"priority", "src", "srclen", "table", "protocol"}:
+            continue
+        if str(item.get("table")) in ("None", "local", "main", "default", "255", "254", "253"):
+            continue
+        try:
+            length = item.get("srclen")
+            found.append(ipaddress.ip_network(f"{item.get('src')}{'' if length is None else f'/{length}'}", strict=False))
+        except ValueError:  # `all`
+            continue
+    return found
+
+
+IPV4_SETTINGS = ("arp_ignore", "arp_announce", "arp_filter", "rp_filter")
+
+
 def _arp(tree: Tree, netdev: Netdev) -> None:
-    """The effective ARP settings: the kernel takes the larger of `all` and the device's own."""
-    for setting in ("arp_ignore", "arp_announce"):
+    """The effective settings: the kernel takes the larger of `all` and the device's own."""
+    for setting in IPV4_SETTINGS:
         values = [number(tree.text("proc/sys/net/ipv4/conf", name, setting)) for name in ("all", netdev.name) if "/" not in name]
         known = [value for value in values if value is not None]
         setattr(netdev, setting, max(known) if known else None)
 
 
-def read_node(root: str, *ip_json: str | None) -> Node:
-    """Everything the rules need of one node: sysfs below `root`, addresses as `ip -d -j addr` printed them."""
+def read_node(root: str, *ip_json: str | None, rules: str | None = None) -> Node:
+    """Everything the rules need of one node: sysfs below `root`, addresses as `ip -d -j addr` printed them, `ip -j rule`."""
     tree = Tree(root)
     listed = parse_ip(*ip_json)
     netdevs = _netdevs(tree, listed)
@@ -330,4 +357,5 @@ def read_node(root: str, *ip_json: str | None) -> Node:
         pci_functions=[clean(name) for name in functions if tree.text("sys/bus/pci/devices", name, "vendor") == MELLANOX],
         ib_driver=tree.exists("sys/module/mlx5_ib"),
         conf=conf,
+        rules=parse_rules(rules),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,13 @@ from ansible.module_utils.sparklanes.fabric import detect
 from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY, FABRIC_WINS
 from ansible.module_utils.sparklanes.fabric_options import read_options
 from ansible.module_utils.sparklanes.fabric_ports import CODES
-from ansible.module_utils.sparklanes.rdma import read_node
+from ansible.module_utils.sparklanes.rdma import parse_rules, read_node
 from conftest import ROOT
 from roce_trees import A0, A1, B0, B1, SPARK, Hca, Net, Spark, gid, spark, unpack
 from roce_trees import RECORDED as RECORDED_AT
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
+HALVES = ("192.168.100.10", "192.168.100.110")  # of _one_subnet
 FOUR = ("192.168.11", "192.168.12", "192.168.21", "192.168.22")
 ENV = {
     "NCCL_IB_HCA": "=rocep1s0f0,roceP2p1s0f0",
@@ -33,7 +35,9 @@ ENV = {
 
 def look(root: Path, **options: Any) -> dict[str, Any]:
     texts = [path.read_text() for name in ("ip_j_addr.json", "ip_dj_link.json") if (path := root / name).exists()]
-    result: dict[str, Any] = detect(read_node(str(root), *texts), read_options(options))
+    rules = root / "ip_j_rule.json"
+    node = read_node(str(root), *texts, rules=rules.read_text() if rules.exists() else None)
+    result: dict[str, Any] = detect(node, read_options(options))
     for kind in ("errors", "warnings"):
         for item in result[kind]:
             assert item["code"] in CODES
@@ -138,6 +142,30 @@ def arp(made: Spark, ignore: int, announce: int) -> None:
     for name in ("enp1s0f0np0", "enP2p1s0f0np0"):
         made.files[f"proc/sys/net/ipv4/conf/{name}/arp_ignore"] = f"{ignore}\n"
         made.files[f"proc/sys/net/ipv4/conf/{name}/arp_announce"] = f"{announce}\n"
+
+
+def setting(name: str, value: int, netdev: str = "all") -> Callable[[Spark], None]:
+    return lambda made: made.files.update({f"proc/sys/net/ipv4/conf/{netdev}/{name}": f"{value}\n"})
+
+
+def rules(*sources: str) -> Callable[[Spark], None]:
+    """`ip -j rule`: a table of its own for each source, between the kernel's usual rules."""
+    found: list[dict[str, Any]] = [{"priority": 0, "src": "all", "table": "local"}]
+    found += [{"priority": 100 + index, "src": source, "table": str(100 + index)} for index, source in enumerate(sources)]
+    found += [{"priority": 32766, "src": "all", "table": "main"}]
+    return lambda made: made.files.update({"ip_j_rule.json": json.dumps(found)})
+
+
+def several(*changes: Callable[[Spark], object]) -> Callable[[Spark], None]:
+    return lambda made: [change(made) for change in changes] and None
+
+
+def bystanders(made: Spark) -> None:
+    """What else runs and has an address on such a machine, none with an RDMA device."""
+    for number, name in enumerate(("br-1f2e", "veth12ab", "podman0", "tailscale0", "wlP9s9", "enx0250b6"), 1):
+        made.nets.insert(
+            0, Net(name, [f"172.30.{number}.1/24"], mtu=1500, kind=None if name[0] in "we" else "bridge", dev_port=None)
+        )
 
 
 def stale(made: Spark) -> None:
@@ -278,6 +306,17 @@ CASES = [
     Case("halves in one subnet", lambda: _one_subnet(), rails=PAIR, warnings=["SAME_SUBNET"], env=dict(ENV)),
     Case("halves in one subnet, ARP set", lambda: _one_subnet(lambda s: arp(s, 1, 2)), rails=PAIR, env=dict(ENV)),
     Case("halves in one subnet, ARP half set", lambda: _one_subnet(lambda s: arp(s, 1, 1)), rails=PAIR, warnings=["SAME_SUBNET"]),
+    Case("halves in one subnet, rules by source", lambda: _one_subnet(several(rules(*HALVES), setting("arp_filter", 1))), rails=PAIR, env=dict(ENV)),
+    Case("halves in one subnet, a rule for one", lambda: _one_subnet(several(rules(HALVES[0]), setting("arp_filter", 1))), rails=PAIR,
+         warnings=["SAME_SUBNET"]),
+    Case("halves in one subnet, rules without arp_filter", lambda: _one_subnet(rules(*HALVES)), rails=PAIR, warnings=["SAME_SUBNET"]),
+    Case("halves in one subnet, strict rp_filter", lambda: _one_subnet(several(lambda s: arp(s, 1, 2), setting("rp_filter", 1))), rails=PAIR,
+         warnings=["RP_FILTER"]),
+    Case("halves in one subnet, loose rp_filter", lambda: _one_subnet(several(lambda s: arp(s, 1, 2), setting("rp_filter", 2))), rails=PAIR),
+    Case("halves in one subnet, strict rp_filter and rules", lambda: _one_subnet(several(rules(*HALVES), setting("arp_filter", 1), setting("rp_filter", 1))),
+         rails=PAIR),
+    Case("strict rp_filter in two subnets", changed(setting("rp_filter", 1)), rails=PAIR, env=dict(ENV)),
+    Case("bridges, tunnels, Wi-Fi and USB", changed(bystanders), rails=PAIR, env=dict(ENV)),
     Case("VLANs beside untagged addresses", changed(vlans), errors=["SEVERAL_NETWORKS"]),
     Case("VLANs by cidr", changed(vlans), {"fabric_cidr": ["192.168.77.0/24", "192.168.78.0/24"]},
          [(A0, "enp1s0f0np0.77", 5), (B0, "enP2p1s0f0np0.77", 5)], warnings=["VLAN"],
@@ -341,6 +380,7 @@ CASES = [
     Case("soft RoCE", changed(lambda s: [setattr(h, "pci", None) for h in s.hcas]), errors=["NO_USABLE_PORT"]),
     Case("more than 32", changed(many), {"fabric_cidr": ["10.0.0.0/8"]}, errors=["TOO_MANY_HCAS"], warnings=["SECOND_CABLE"]),
     Case("comma in a name", changed(field_set(A0, name="roce,1")), rails=[("roce,1", "enp1s0f0np0", 3), PAIR[1]], errors=["NAME_UNSAFE"]),
+    Case("colon in a name", changed(field_set(A0, name="roce:1")), rails=[("roce:1", "enp1s0f0np0", 3), PAIR[1]], errors=["NAME_UNSAFE"]),
     Case("blank in a name", changed(field_set(A0, name="roce 1")), rails=[("roce 1", "enp1s0f0np0", 3), PAIR[1]], errors=["NAME_UNSAFE"]),
     Case("hcas that don't exist", spark, {"hcas": ["mlx5_0", "mlx5_2"]}, errors=["HCA_MISSING"]),
     Case("hcas of one half", spark, {"hcas": [A0]}, PAIR[:1], errors=["HALF_MISSING"]),
@@ -519,3 +559,22 @@ def test_made_sparks_look_like_real_ones_to_ibdev2netdev(tmp_path: Path, ports: 
         up = "Up" if node.netdevs[str(port.netdev)].operstate == "up" else "Down"
         ours.append(f"{device.name} port {port.number} ==> {port.netdev} ({up})")
     assert sorted(ours) == real
+
+
+def test_left_alone_nccl_would_bootstrap_over_a_bystander(tmp_path: Path) -> None:
+    result = look(changed(bystanders)().write(tmp_path))
+    assert result["nccl"]["without_env"]["bootstrap"]["ifname"] == "enx0250b6"
+    assert result["nccl"]["with_env"]["bootstrap"]["ifname"] == "enp1s0f0np0"
+
+
+def test_rules_as_ip_prints_them() -> None:
+    """Recorded: what also asks for a device, and the kernel's own rules, say nothing about a source alone."""
+    found = parse_rules((RECORDED_AT / "ip_j_rule.json").read_text())
+    assert [str(network) for network in found] == ["10.94.0.0/16", "10.93.2.11/32"]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "[]", "{}", "[1]", "garbage", '[{"src": 3, "table": 100}]', '[{"src": "x", "srclen": "y", "table": 1}]']
+)
+def test_rules_that_can_not_be_read_are_none(text: str | None) -> None:
+    assert parse_rules(text) == []

@@ -31,6 +31,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.sparklanes import (  # noqa: E402
     archiving,
+    bandwidth,
     controller,
     deployments,
     drift,
@@ -363,6 +364,10 @@ class FilterModule:
             "overlay_plan": overlay_plan,
             "sparklanes_after_reboot": host_gates.after_reboot,
             "sparklanes_before_reboot": before_reboot,
+            "sparklanes_bandwidth_checks": gates.bandwidth_checks,
+            "sparklanes_bandwidth_plan": bandwidth.plan,
+            "sparklanes_bandwidth_unfit": bandwidth.unfit,
+            "sparklanes_idle": gates.idle,
             "sparklanes_borrowed": weights.borrowed,
             "sparklanes_budgets": gates.budgets,
             "sparklanes_complete_on": weights.complete_on,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes import (
+    bandwidth,
     budget,
     fabric_cluster,
     fabric_reach,
@@ -136,6 +137,19 @@ def gate_b(registered: Facts, specs: Facts, settled: Facts, lanes: Facts | None 
         if known is not None and lane:
             # Nothing runs any more: what the engine will ask for at its start can be compared.
             made += budget.check_utilization(lane, host, budget.Node.of(known.get("memory"), idle=True))
+    return [check.to_dict() for check in made]
+
+
+def idle(registered: Facts, hosts: Sequence[str]) -> list[dict[str, str]]:
+    """Whether nothing runs on any of these hosts. `registered`: host → result of readiness_info; a missing one counts as busy."""
+    return [readiness.idle(host, (answered(registered.get(host)) or {}).get("readiness")).to_dict() for host in hosts]
+
+
+def bandwidth_checks(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
+    """`registered`: host → result of fabric_bandwidth; `fabrics`: host → roce_fabric, in rank order."""
+    made = []
+    for host, mine in bandwidth.plan(fabrics).items():
+        made += bandwidth.checks(host, mine["measure"], (answered(registered.get(host)) or {}).get("measured"))
     return [check.to_dict() for check in made]
 
 

@@ -99,6 +99,36 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
     )
 
 
+def idle(host: str, facts: Facts | None) -> Check:
+    """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
+    known = facts or {}
+    found = [
+        f"container {box['name']} ({'rank of ' + box['deployment'] if box.get('deployment') else box['image']})"
+        for box in known.get("containers") or []
+        if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
+    ]
+    gpu_facts = known.get("gpu") or {}
+    found += [f"process {entry.get('name')} (pid {entry.get('pid')})" for entry in gpu_facts.get("processes") or []]
+    transaction = Transaction.from_dict(known.get("transaction"))
+    if transaction:
+        found.append(f"transaction {transaction.id} of {transaction.controller}")
+    unknown = ""
+    if facts is None:
+        unknown = "no answer over ssh"
+    elif not (known.get("docker") or {}).get("version"):
+        unknown = f"Docker was not asked ({(known.get('docker') or {}).get('error') or 'no answer'})"
+    elif gpu_facts.get("present") and gpu_facts.get("processes") is None:
+        unknown = f"the GPU's processes are not known ({gpu_facts.get('error') or 'no answer'})"
+    return judged(
+        "NODE.IDLE",
+        host,
+        not found and not unknown,
+        ", ".join(found) or unknown or "nothing runs",
+        "no rank, no GPU process, no open transaction",
+        "Stop the deployment first: ansible-playbook playbooks/stop.yml. Nothing was touched.",
+    )
+
+
 def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployment: str, stopped: bool) -> list[Check]:
     """Each wanted port is free; before the stop it may still be held by a rank of this deployment itself."""
     made = []

@@ -165,6 +165,49 @@ def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: s
     assert words in failed[0].found
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, ""),
+        ({"gpu": {"present": True, "processes": []}}, ""),
+        ({"containers": [{"name": "web", "image": "x", "running": True, "uses_gpu": False, "deployment": ""}]}, ""),
+        ({"containers": [{"name": "r0", "image": "x", "running": False, "uses_gpu": True, "deployment": "sparks"}]}, ""),
+        (
+            {"containers": [{"name": "r0", "image": "x", "running": True, "uses_gpu": False, "deployment": "sparks"}]},
+            "rank of sparks",
+        ),
+        (
+            {"containers": [{"name": "jupyter", "image": "nb", "running": True, "uses_gpu": True, "deployment": ""}]},
+            "jupyter (nb)",
+        ),
+        ({"gpu": {"present": True, "processes": [{"pid": 7, "name": "python3"}]}}, "process python3 (pid 7)"),
+        ({"gpu": {"present": True, "processes": None, "error": "hangs"}}, "not known (hangs)"),
+        ({"docker": {"error": "no daemon"}}, "Docker was not asked (no daemon)"),
+        (
+            {
+                "transaction": {
+                    "id": "t9",
+                    "phase": "boot",
+                    "controller": "desk",
+                    "opened": 1,
+                    "heartbeat": 2,
+                    "lease_seconds": 60,
+                }
+            },
+            "t9 of desk",
+        ),
+    ],
+)
+def test_what_must_not_run_beside_a_test_of_the_fabric(more: dict[str, Any], words: str) -> None:
+    check = readiness.idle("s1", facts(**more))
+    assert (check.id, check.status) == ("NODE.IDLE", "fail" if words else "pass")
+    assert words in check.found
+
+
+def test_a_silent_spark_is_not_idle() -> None:
+    assert readiness.idle("s1", None).status == "fail"
+
+
 def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
     own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
     assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"

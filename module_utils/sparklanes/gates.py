@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes import (
+    address_plan,
     bandwidth,
     budget,
     fabric_cluster,
@@ -21,6 +22,7 @@ from ansible.module_utils.sparklanes import (
     restore,
     status,
 )
+from ansible.module_utils.sparklanes.checks import judged
 
 Facts = Mapping[str, Any]
 
@@ -150,6 +152,31 @@ def bandwidth_checks(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
     made = []
     for host, mine in bandwidth.plan(fabrics).items():
         made += bandwidth.checks(host, mine["measure"], (answered(registered.get(host)) or {}).get("measured"))
+    return [check.to_dict() for check in made]
+
+
+def network_plan(settings: Facts, registered: Facts, present: bool = True) -> dict[str, Any]:
+    """Rails of each host and all checks of them. `registered`: host → result of fabric_network_info."""
+    infos = {host: answered(registered.get(host)) for host in settings}
+    rails, made = address_plan.judge(settings, infos, bool(present))
+    return {"rails": rails, "checks": [check.to_dict() for check in made]}
+
+
+def network_probes(rails: Facts, mtu: int) -> dict[str, list[dict[str, Any]]]:
+    """Host → pings that prove the new addresses."""
+    return fabric_reach.plan(address_plan.as_fabrics(rails, int(mtu)))
+
+
+def network_proof(tried: Facts, pinged: Facts, rails: Facts, mtu: int) -> list[dict[str, str]]:
+    """Whether every host took the new network and its peers answer. `tried`, `pinged`: host → results of fabric_network."""
+    made = []
+    probes = network_probes(rails, mtu)
+    for host, result in tried.items():
+        known = answered(result) or {}
+        problem = "no answer over ssh" if not known else str(known.get("msg") or "failed") if known.get("failed") else ""
+        remedy = "Its timer takes the network back by itself." if not known else ""
+        made.append(judged("NETPLAN.APPLIED", host, not problem, problem or "applied", "applied", remedy))
+        made += fabric_reach.peer_checks(host, probes.get(host) or [], (answered(pinged.get(host)) or {}).get("probes"))
     return [check.to_dict() for check in made]
 
 

@@ -1,0 +1,335 @@
+#!/usr/bin/python
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Put a netplan file for the fabric on trial, prove it, keep it or take it back."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: fabric_network
+short_description: Put a netplan file for the fabric on trial, prove it, keep it or take it back
+description:
+  - V(present) and V(absent) put the file, or its absence, on trial. The trial lies in C(/run/netplan), where it hides the file of its name in C(/etc).
+    A timer that is armed before C(netplan apply) takes it back after O(revert_seconds); so does a reboot.
+  - V(proven) pings the others over the new addresses and says who answered. V(kept) moves the trial to C(/etc) and disarms the timer.
+    V(reverted) takes it back at once.
+  - The file is validated by C(netplan generate) beside all others below a temporary root before anything is written.
+  - Other Sparks notice C(netplan apply); their GIDs move. The caller makes sure that nothing runs on any of them.
+options:
+  state:
+    description: What to do.
+    type: str
+    choices: [present, absent, proven, kept, reverted]
+    required: true
+  interfaces:
+    description: Interfaces with their addresses. Needed with V(present).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the network device.
+        type: str
+        required: true
+      address:
+        description: Address with prefix length.
+        type: str
+        required: true
+  mtu:
+    description: MTU of these interfaces.
+    type: int
+    default: 9000
+  renderer:
+    description: V(networkd) or V(NetworkManager) for these interfaces; empty leaves it to the other files.
+    type: str
+    choices: ['', networkd, NetworkManager]
+    default: ''
+  file:
+    description: Name of the netplan file.
+    type: str
+    default: 40-cx7.yaml
+  revert_seconds:
+    description: How long a trial may stay unproven.
+    type: int
+    default: 180
+  probes:
+    description: What V(proven) pings, of the filter C(sparklanes_network_probes).
+    type: list
+    elements: dict
+    default: []
+  prove_seconds:
+    description: How long V(proven) waits for links and answers.
+    type: int
+    default: 45
+  root:
+    description: Root of the file tree, for tests.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    description: Validates where netplan is there, and shows what would change.
+    support: full
+  diff_mode:
+    description: Shows the file in /etc as it is and as it would be.
+    support: full
+author:
+  - Contributors to the sparklanes project (@sparklanes)
+"""
+
+EXAMPLES = r"""
+- name: Try the addresses of the fabric
+  fabric_network:
+    state: present
+    interfaces:
+      - {name: enp1s0f0np0, address: 192.168.100.11/24}
+      - {name: enP2p1s0f0np0, address: 192.168.101.11/24}
+"""
+
+RETURN = r"""
+actions:
+  description: What was done, in sentences.
+  returned: always
+  type: list
+  elements: str
+on_trial:
+  description: Whether a trial is in force, which has to be kept or taken back.
+  returned: always
+  type: bool
+probes:
+  description: The pings with C(ok), C(small) and C(said).
+  returned: with O(state=proven)
+  type: list
+  elements: dict
+"""
+
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes import fabric_reach, netplan, network_trial, units
+from ansible.module_utils.sparklanes.files import write_atomically
+
+APPLY_SECONDS = 60
+
+
+class Network:
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module, self.params = module, module.params
+        self.name: str = self.params["file"]
+        self.root = Path(self.params["root"])
+        self.etc = self.root / "etc/netplan" / self.name
+        self.trial = self.root / "run/netplan" / self.name
+        self.actions: list[str] = []
+
+    def fail(self, message: str) -> NoReturn:
+        self.module.fail_json(msg=message, actions=self.actions, on_trial=self.trial.exists())
+        raise SystemExit(1)
+
+    def text(self, path: Path) -> str | None:
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+
+    def must(self, *argv: str) -> str:
+        rc, out, err = self.module.run_command(list(argv))
+        if rc != 0:
+            self.fail(f"{' '.join(argv[:4])} failed on this Spark (exit {rc}): {(err or out).strip()[-400:]}")
+        return str(out)
+
+    # present, absent
+
+    def put(self, wanted: str | None) -> dict[str, Any]:
+        old, running = self.text(self.etc), self.text(self.trial)
+        tried = netplan.NOTHING if wanted is None else wanted
+        diff = {"before_header": str(self.etc), "after_header": str(self.etc), "before": old or "", "after": wanted or ""}
+        if wanted is None and old is None and running is None:
+            return {"changed": False, "diff": diff}
+        if wanted is not None and old == wanted and running is None and self.is_live():
+            return {"changed": False, "diff": diff}
+        if running is not None and self.armed():
+            if running == tried:
+                self.actions.append("The same trial is in force already")
+                return {"changed": False, "diff": diff}
+            self.fail(
+                f"Another trial of {self.name} is in force on this Spark, until its timer {network_trial.TIMER} takes it back. Wait for it"
+            )
+        if not shutil.which("netplan"):
+            self.fail("netplan is not installed on this Spark: its network is not netplan's to say")
+        self.validate(tried)
+        self.actions.append(
+            f"{'Remove' if wanted is None else 'Write'} {self.etc}, on trial for {self.params['revert_seconds']} s"
+        )
+        if not self.module.check_mode:
+            self.apply(tried)
+        return {"changed": True, "diff": diff}
+
+    def is_live(self) -> bool:
+        found: bool = network_trial.live(self.addresses(), self.params["interfaces"], self.params["mtu"])
+        return found
+
+    def addresses(self) -> dict[str, dict[str, Any]]:
+        rc, out, _ = self.module.run_command(["ip", "-j", "addr", "show"])
+        found: dict[str, dict[str, Any]] = network_trial.parse_ip(out if rc == 0 else "")
+        return found
+
+    def armed(self) -> bool:
+        _, text, _ = self.module.run_command(["systemctl", "show", f"{network_trial.TIMER}.timer", "--property=ActiveState"])
+        return bool(units.parse_show(text).get("ActiveState") == "active")
+
+    def validate(self, text: str) -> None:
+        """`netplan generate` of all files that will count, below a root of its own."""
+        below = Path(self.module.tmpdir) / "netplan-root"
+        shutil.rmtree(below, ignore_errors=True)
+        files = {path: content for path, content in netplan.read_files(self.root).items() if path.endswith(".yaml")}
+        for path, content in {**files, f"run/netplan/{self.name}": text}.items():
+            copy = below / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(content, encoding="utf-8")
+            copy.chmod(0o600)
+        rc, out, err = self.module.run_command(["netplan", "generate", "--root-dir", str(below)])
+        said = (err or out).replace(f"{below}/", "/").strip()
+        shutil.rmtree(below, ignore_errors=True)
+        if rc != 0:
+            self.fail(f"netplan does not accept its files with ours among them; nothing was written: {said[-600:]}")
+
+    def apply(self, tried: str) -> None:
+        """First the way back, then the trial."""
+        there = self.addresses()
+        named = [one["name"] for one in self.params["interfaces"]] or re.findall(r"(?m)^ {4}(\S+):$", self.text(self.etc) or "")
+        mtus = {name: int(there[name]["mtu"]) for name in named if name in there and there[name].get("mtu")}
+        script = self.root / network_trial.SCRIPT
+        write_atomically(script, network_trial.revert_script(self.name, mtus), 0o700)
+        self.arm(script)
+        write_atomically(self.trial, tried, 0o600)
+        command = ["systemd-run", "--quiet", "--wait", "--collect", f"--unit={network_trial.APPLY}"]
+        command += [f"--property=RuntimeMaxSec={APPLY_SECONDS}", "netplan", "apply"]
+        rc, _, err = self.module.run_command(command)
+        if rc != 0:
+            _, said, _ = self.module.run_command(
+                ["journalctl", "--unit", network_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat"]
+            )
+            self.revert()
+            self.fail(f"netplan apply failed on this Spark, and the trial was taken back: {(said or err).strip()[-600:]}")
+
+    def arm(self, script: Path) -> None:
+        self.disarm()
+        seconds = f"--on-active={self.params['revert_seconds']}s"
+        self.must(
+            "systemd-run",
+            "--quiet",
+            f"--unit={network_trial.TIMER}",
+            seconds,
+            "--timer-property=AccuracySec=1s",
+            "sh",
+            str(script),
+        )
+        self.actions.append(f"Arm the timer {network_trial.TIMER}")
+
+    def disarm(self) -> None:
+        for kind in ("timer", "service"):  # a service that failed would keep its name
+            unit = f"{network_trial.TIMER}.{kind}"
+            if kind == "timer":
+                self.module.run_command(["systemctl", "stop", unit])
+            self.module.run_command(["systemctl", "reset-failed", unit])
+
+    # proven, kept, reverted
+
+    def prove(self) -> list[dict[str, Any]]:
+        """Again and again until all answer: a link needs seconds to come up, and the others apply at their own pace."""
+        program = self.module.get_bin_path("ping")
+        if not program:
+            self.fail("ping is not installed on this Spark. The package iputils-ping brings it")
+        end = time.monotonic() + self.params["prove_seconds"]
+        while True:
+            found: list[dict[str, Any]] = fabric_reach.run_pings(program, self.params["probes"])
+            if all(one["ok"] for one in found) or time.monotonic() > end:
+                return found
+            time.sleep(2)
+
+    def keep(self) -> bool:
+        tried = self.text(self.trial)
+        if tried is None:
+            return False
+        self.actions.append(f"{'Remove' if network_trial.is_nothing(tried) else 'Keep'} {self.etc}")
+        if self.module.check_mode:
+            return True
+        # Disarmed first: a timer that ran in the middle would undo what is about to be kept.
+        self.disarm()
+        if not self.trial.exists():
+            self.fail(f"The trial of {self.name} was taken back by its timer before it could be kept. Run this again")
+        old = self.text(self.etc)
+        if old is not None and old != tried and not old.startswith(netplan.HEAD):
+            kept = self.root / network_trial.KEPT / f"{self.name}.before"
+            write_atomically(kept, old, 0o600)
+            self.actions.append(f"Keep what {self.etc} said before in {kept}")
+        if network_trial.is_nothing(tried):
+            self.etc.unlink(missing_ok=True)
+        else:
+            write_atomically(self.etc, tried, 0o600)
+        self.trial.unlink()
+        (self.root / network_trial.SCRIPT).unlink(missing_ok=True)
+        return True
+
+    def revert(self) -> bool:
+        script = self.root / network_trial.SCRIPT
+        if not self.trial.exists():
+            return False
+        self.actions.append(f"Take the trial of {self.name} back")
+        if self.module.check_mode:
+            return True
+        self.must("sh", str(script))
+        self.disarm()
+        script.unlink(missing_ok=True)
+        return True
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent", "proven", "kept", "reverted"], "required": True},
+            "interfaces": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"name": {"type": "str", "required": True}, "address": {"type": "str", "required": True}},
+            },
+            "mtu": {"type": "int", "default": 9000},
+            "renderer": {"type": "str", "choices": ["", "networkd", "NetworkManager"], "default": ""},
+            "file": {"type": "str", "default": "40-cx7.yaml"},
+            "revert_seconds": {"type": "int", "default": 180},
+            "probes": {"type": "list", "elements": "dict", "default": []},
+            "prove_seconds": {"type": "int", "default": 45},
+            "root": {"type": "path", "default": "/"},
+        },
+        required_if=[("state", "present", ["interfaces"])],
+        supports_check_mode=True,
+    )
+    params = module.params
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*\.yaml", params["file"]):
+        module.fail_json(msg=f"file {params['file']!r}: expected the name of a netplan file, for example 40-cx7.yaml")
+    work = Network(module)
+    result: dict[str, Any] = {"changed": False}
+    try:
+        if params["state"] == "present":
+            if not params["interfaces"]:
+                module.fail_json(msg="state present needs interfaces")
+            result = work.put(netplan.render(params["interfaces"], params["mtu"], params["renderer"]))
+        elif params["state"] == "absent":
+            result = work.put(None)
+        elif params["state"] == "proven":
+            result["probes"] = work.prove()
+        elif params["state"] == "kept":
+            result["changed"] = work.keep()
+        else:
+            result["changed"] = work.revert()
+    except OSError as error:
+        work.fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+    except ValueError as error:
+        work.fail(str(error))
+    module.exit_json(actions=work.actions, on_trial=work.trial.exists(), **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -200,7 +200,7 @@ class Network:
         named = [one["name"] for one in self.params["interfaces"]] or re.findall(r"(?m)^ {4}(\S+):$", self.text(self.etc) or "")
         mtus = {name: int(there[name]["mtu"]) for name in named if name in there and there[name].get("mtu")}
         script = self.root / network_trial.SCRIPT
-        write_atomically(script, network_trial.revert_script(self.name, mtus), 0o700)
+        write_atomically(script, network_trial.revert_script(str(self.trial), mtus), 0o700)
         self.arm(script)
         write_atomically(self.trial, tried, 0o600)
         command = ["systemd-run", "--quiet", "--wait", "--collect", f"--unit={network_trial.APPLY}"]

@@ -203,7 +203,7 @@ def judge(
     """The whole plan and everything that is to be said about it."""
     if not present:
         return {host: [] for host in settings}, [
-            check for host in settings for check in node_checks(host, [], infos.get(host), False)
+            check for host in settings for check in node_checks(host, [], infos.get(host), None)
         ]
     rails, checks = plan(settings)
     checks += address_checks({host: mine for host, mine in rails.items() if mine})

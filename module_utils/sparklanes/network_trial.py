@@ -23,16 +23,16 @@ SCRIPT = "run/sparklanes/fabric-revert.sh"
 KEPT = "var/lib/sparklanes/fabric_network"  # what a file of another author said before ours
 
 
-def revert_script(name: str, mtus: Mapping[str, int]) -> str:
+def revert_script(trial: str, mtus: Mapping[str, int]) -> str:
     """Without the trial netplan goes back to what /etc says; where that says nothing of an MTU, the old one is set again."""
     lines = [
         "#!/bin/sh",
         "# Takes the fabric's network on trial back. Written by sparklanes; ends with the reboot that would do the same.",
-        f"rm -f {shlex.quote(f'/run/netplan/{name}')}",
+        f"rm -f {shlex.quote(trial)}",
         "netplan apply",
     ]
     lines += [f"ip link set dev {shlex.quote(device)} mtu {int(mtu)}" for device, mtu in mtus.items()]
-    return "\n".join([*lines, f"logger -t {TIMER} 'The network on trial was taken back'", ""])
+    return "\n".join([*lines, f"logger -t {TIMER} 'The network on trial was taken back'", 'rm -f "$0"', ""])
 
 
 def parse_ip(text: str) -> dict[str, dict[str, Any]]:

@@ -66,11 +66,11 @@ def netplan(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         unpack = "mkdir -p /root/debs && tar -C /root/debs -xf - && dpkg -i /root/debs/*.deb > /root/debs/log 2>&1 && rm -rf /root/debs"
         subprocess.run(["script/sandbox", "ssh", node, unpack], cwd=ROOT, input=tar.stdout, check=True)
     for node in NODES:
+        fleet.on(node, "mkdir -p /etc/netplan && rm -f /etc/netplan/* /run/netplan/* && netplan apply")
         fleet.on(
             node,
             f"ip link del {DEVICE} 2>/dev/null; ip link add link fab0 name {DEVICE} type macvlan mode bridge && ip link set {DEVICE} up",
         )
-        fleet.on(node, "mkdir -p /etc/netplan && rm -f /etc/netplan/* /run/netplan/*")
     yield
     for node in NODES:
         fleet.on(

@@ -18,8 +18,13 @@ description:
   - It judges nothing, since that takes the other Sparks; with O(verdict) it keeps the judgement beside the run of O(at).
 options:
   image:
-    description: Image (C(REPOSITORY@sha256:DIGEST)) that has torch for this GPU, as a lane's has.
+    description: Image (C(REPOSITORY@sha256:DIGEST), or an ID) that has torch for this GPU, as a lane's has. It must be on the Spark.
     type: str
+  image_ids:
+    description: IDs that mean this image too.
+    type: list
+    elements: str
+    default: []
   python:
     description: A Python of this Spark that has torch, in the place of O(image).
     type: path
@@ -88,7 +93,7 @@ from ansible.module_utils.sparklanes.containers import DockerError
 from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 
-PINNED = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
+PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
 
 
 def note(module: AnsibleModule) -> None:
@@ -113,15 +118,30 @@ def wrong(module: AnsibleModule) -> str:
     params = module.params
     if not 10 <= params["seconds"] <= 300:
         return f"seconds is {params['seconds']:g}: expected 10 to 300. Shorter proves nothing, longer only heats"
+    if params["image"] == "":
+        return "there is no image to load the GPU in. Choose a lane (-e lane=ID), or set gpu_health_image or gpu_health_python"
     if params["image"] and not PINNED.fullmatch(params["image"]):
-        return f"image is {params['image']!r}: expected REPOSITORY@sha256:DIGEST, since a tag moves"
+        return f"image is {params['image']!r}: expected REPOSITORY@sha256:DIGEST or an ID, since a tag moves"
     return ""
+
+
+def missing(module: AnsibleModule, docker: bool) -> str:
+    """Why there is nothing to load the GPU with."""
+    params = module.params
+    if params["python"]:
+        return "" if shutil.which(params["python"]) else f"{params['python']} is no program of this Spark"
+    try:
+        found = ImageStore(module.run_command).find(params["image"], params["image_ids"]) if docker else None
+    except DockerError as error:
+        return str(error)
+    return "" if found else f"{params['image']} is not on this Spark. Run site.yml, which brings the lane's image"
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "image": {"type": "str"},
+            "image_ids": {"type": "list", "elements": "str", "default": []},
             "python": {"type": "path"},
             "seconds": {"type": "float", "default": 40},
             "at": {"type": "int"},
@@ -137,24 +157,15 @@ def main() -> None:
     params = module.params
     if params["verdict"]:
         note(module)
+        return
     problem = wrong(module)
     if problem:
         module.fail_json(msg=problem)
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
     docker = shutil.which("docker") is not None
-    args = {name: params[name] for name in ("image", "python", "seconds", "folder")}
-    try:
-        found = ImageStore(module.run_command).find(params["image"]) if docker and params["image"] else None
-    except DockerError as error:
-        module.fail_json(msg=f"The GPU was not loaded: {error}")
-        raise AssertionError from error
-    args["image"] = found.name if found else params["image"]
+    args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
     if not jobs.status(gpu_health_run.JOB).running:
-        problem = gpu_health_run.may_start(module.run_command, docker)[0]
-        if not problem and params["python"] and not shutil.which(params["python"]):
-            problem = f"{params['python']} is no program of this Spark"
-        if not problem and params["image"]:
-            problem = "" if found else f"{params['image']} is not on this Spark. Run site.yml, which pulls the lane's image"
+        problem = gpu_health_run.may_start(module.run_command, docker)[0] or missing(module, docker)
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
     if module.check_mode:

@@ -345,7 +345,12 @@ def remembered(host: str, runs: Sequence[Run], boot: str) -> Check:
     again = "Measure it: playbooks/gpu_health.yml, while no lane serves"
     if not verdict:
         return Check("GPU.HEALTH", host, WARN, "never measured and judged", EXPECTED, again)
-    found = f"{verdict}: {runs[-1].get('matmul_tflops')} bf16 TFLOPS at {runs[-1].get('clock_mhz')} MHz"
+    numbers = [
+        f"{_number(runs[-1], key):g} {unit}"
+        for key, unit in (("matmul_tflops", "bf16 TFLOPS"), ("clock_mhz", "MHz"))
+        if _number(runs[-1], key)
+    ]
+    found = f"{verdict}: {str(runs[-1].get('error') or '') or ', '.join(numbers) or 'nothing measured'}"
     if runs[-1].get("boot_id") != boot:
         return Check("GPU.HEALTH", host, WARN, f"{found}, before the last reboot", EXPECTED, again)
     return Check("GPU.HEALTH", host, PASS if verdict in (OK, CAPPED) else FAIL, found, EXPECTED, again)

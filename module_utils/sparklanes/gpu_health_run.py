@@ -22,6 +22,7 @@ from typing import Any
 from ansible.module_utils.sparklanes import gpu, gpu_burn, gpu_health
 from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import read_json, write_atomically, write_json
+from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.jobs import JobError, Reporter, boot_id
 from ansible.module_utils.sparklanes.page_cache import parse_meminfo
 
@@ -117,16 +118,24 @@ def reason_field(ask: gpu.Ask = gpu.ask) -> str:
     return "pstate"  # neither: reasons are unknown then
 
 
-def burn_argv(args: Mapping[str, Any], script: Path) -> list[str]:
-    """The command of the load: a container by digest, or a Python of this Spark."""
+def burn_argv(args: Mapping[str, Any], script: Path, image: str = "") -> list[str]:
+    """The command of the load: a container of the image under its local name, or a Python of this Spark."""
     tail = ["--seconds", f"{args['seconds']:g}"]
     if args.get("python"):
         return [str(args["python"]), "-B", str(script), *tail]
     return [
         "docker", "run", "--rm", "--init", "--name", CONTAINER, "--label", f"{LABEL}={JOB}", "--pull", "never", "--network", "none",
         "--gpus", "all", "--volume", f"{script}:/sparklanes/gpu_burn.py:ro", "--entrypoint", "python3",
-        str(args["image"]), "-B", "/sparklanes/gpu_burn.py", *tail,
+        image, "-B", "/sparklanes/gpu_burn.py", *tail,
     ]  # fmt: skip
+
+
+def local_image(args: Mapping[str, Any]) -> str:
+    """The name under which this Spark's Docker finds the image, as a rank finds it."""
+    found = ImageStore(plain_run).find(str(args["image"]), args.get("image_ids") or [])
+    if found is None:
+        raise JobError(f"{args['image']} is not on this Spark. Run site.yml, which brings the lane's image")
+    return str(found.name)
 
 
 def pump(name: str, stream: Any, lines: queue.Queue[tuple[str, str | None]]) -> None:
@@ -170,10 +179,11 @@ def measure(args: Mapping[str, Any], folder: Path, report: Reporter) -> dict[str
     seconds = float(args["seconds"])
     began = time.monotonic()
     limit = began + START_SECONDS + 2 * seconds
-    report.phase("start", int(seconds), unit="s")
+    image = "" if args.get("python") else local_image(args)
+    report.phase("load the libraries")
     with (
         process(sampler_argv(reason_field())) as sampler,
-        process(burn_argv(args, script), stderr=subprocess.STDOUT) as load,
+        process(burn_argv(args, script, image), stderr=subprocess.STDOUT) as load,
     ):
         for name, one in (("sample", sampler), ("load", load)):
             threading.Thread(target=pump, args=(name, one.stdout, lines), daemon=True).start()
@@ -204,7 +214,9 @@ def measure(args: Mapping[str, Any], folder: Path, report: Reporter) -> dict[str
             said.append(data)
             if data.get("phase", phase) != phase:
                 phase, phase_began = str(data["phase"]), now
-                burning = burning or now
+                if not burning:
+                    burning = now
+                    report.phase("load", int(seconds), unit="s")
         code = load.wait()
     error = next((str(data["error"]) for data in said if data.get("error")), "")
     if code not in (0, 4) and not error:

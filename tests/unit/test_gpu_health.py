@@ -322,7 +322,7 @@ def test_what_refuses_a_burn(facts: dict[str, Any], boxes: Any, locks: list[str]
 
 
 def test_the_container_is_pinned_bounded_and_alone() -> None:
-    argv = gpu_health_run.burn_argv({"image": "r/e@sha256:1", "seconds": 40.0}, Path("/x/gpu_burn.py"))
+    argv = gpu_health_run.burn_argv({"image": "r/e@sha256:1", "seconds": 40.0}, Path("/x/gpu_burn.py"), "r/e@sha256:1")
     assert argv[:4] == ["docker", "run", "--rm", "--init"]
     for pair in (
         ("--network", "none"),
@@ -416,7 +416,9 @@ def test_a_load_that_never_ends_is_ended(player: Path, tmp_path: Path, monkeypat
 
 def test_a_stopped_job_asks_the_container_to_stop(player: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = tmp_path / "calls"
-    (player / "docker").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ "$1" = run ] && exec sleep 300\nexit 0\n')
+    (player / "docker").write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n[ "$1" = run ] && exec sleep 300\n[ "$1" = image ] && echo \'[{{"Id": "sha256:1"}}]\'\nexit 0\n'
+    )
     (player / "docker").chmod(0o755)
 
     def stopped(*_: Any) -> None:
@@ -426,6 +428,7 @@ def test_a_stopped_job_asks_the_container_to_stop(player: Path, tmp_path: Path, 
     monkeypatch.setattr(gpu_health_run, "parse_sample", stopped)
     with pytest.raises(JobError, match="SIGTERM"):
         burn(tmp_path, image="r/e@sha256:1")
+    assert calls.read_text().splitlines()[0] == "image inspect r/e@sha256:1"
     assert calls.read_text().splitlines()[-1] == "stop --time 10 sparklanes-gpu-health"
     assert gpu_health_run.history(tmp_path) == []
 
@@ -463,6 +466,7 @@ def test_the_plan_is_bounded() -> None:
     [
         ({}, "one of the following is required"),
         ({"image": "r/e:latest"}, "a tag moves"),
+        ({"image": ""}, "Choose a lane"),
         ({"python": sys.executable, "seconds": 5}, "expected 10 to 300"),
         ({"python": sys.executable, "image": "x"}, "mutually exclusive"),
         ({"verdict": "ok"}, "required by"),
@@ -506,6 +510,6 @@ def test_a_verdict_is_kept_once_beside_its_run(tmp_path: Path, run_module: RunMo
 
 def test_the_role_measures_one_after_the_other_until_each_has_a_past() -> None:
     tasks = yaml.safe_load((ROOT / "roles/gpu_health/tasks/main.yml").read_text())
-    (load,) = [task for task in tasks if "long_job" in task]
+    (load,) = [task for block in tasks for task in block.get("block", []) if "long_job" in task]
     assert "else 1" in load["throttle"]
     assert "__gpu_health_measured" in load["throttle"]

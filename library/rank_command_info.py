@@ -12,7 +12,7 @@ short_description: Tell what a rank on this Spark, or any container, was started
 description:
   - Reads the command, environment, mounts and limits of a container, in the form in which a lane renders a rank, so that the two can be compared.
   - Values whose name says that they are secrets (key, token, password) are blanked on the Spark already.
-  - What the image itself sets is no choice of who started the container and is left out of the environment.
+  - What the image itself sets is no choice of who started the container and stands apart, in C(image_env).
 options:
   deployment:
     description: Name of the deployment whose rank is looked at.
@@ -57,7 +57,7 @@ found:
   type: bool
 spec:
   description:
-    - What it was started with. C(container), C(running), C(image), C(image_digests), C(command), C(env), C(mounts), C(options). Empty where there is none.
+    - What it was started with. C(container), C(running), C(image), C(image_digests), C(command), C(env), C(image_env), C(mounts), C(options). Empty where there is none.
   returned: always
   type: dict
 """

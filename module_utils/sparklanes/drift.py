@@ -40,7 +40,7 @@ _SECRET_IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 # Docker's units are binary whatever they are called.
-_UNITS = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30, "t": 2**40, "tb": 2**40}
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SHM_DEFAULT = 64 * 2**20
 
 
@@ -66,7 +66,9 @@ def _shown(value: Any) -> str:
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
     """How two specs of ranks differ, in the order of kinds; empty where they run the same."""
-    left, right = shape(ours), shape(theirs)
+    # What the image sets counts where the lane sets it too.
+    preset = {name: value for name, value in (theirs.get("image_env") or {}).items() if name in ours["env"]}
+    left, right = shape(ours), shape({**theirs, "env": {**preset, **theirs["env"]}})
     if ours["image"] in (theirs.get("image_digests") or []):
         right["image"] = left["image"]  # a tag of the very image
     return [
@@ -84,9 +86,8 @@ def report(host: str, deployment: str, ours: Mapping[str, Any], theirs: Mapping[
     found = differences(ours, theirs)
     if not found:
         return f"# {host}: {name} is what the lane renders"
-    return "\n".join(
-        [f"# {host}: {name} differs from what the lane renders in {len(found)} places", *(one.sentence() for one in found)]
-    )
+    places = "1 place" if len(found) == 1 else f"{len(found)} places"
+    return "\n".join([f"# {host}: {name} differs from what the lane renders in {places}", *(one.sentence() for one in found)])
 
 
 def shape(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,6 +177,8 @@ def size_of(value: Any) -> int | None:
 
 def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "restart", options.get("restart") or "no"
+    if options.get("privileged"):
+        yield "privileged", True
     yield "network", options.get("network") or "bridge"
     yield "ipc", options.get("ipc") or "private"
     yield "shm_size", size_of(options.get("shm_size")) or _SHM_DEFAULT
@@ -205,8 +208,12 @@ def spec_of_inspect(
     """A container of `docker inspect` as the spec of a rank. `image`: `docker image inspect` of its image, whose own
     environment is no choice of who started the container. Values of secrets, those of these names too, are blanked."""
     config, host = entry.get("Config") or {}, entry.get("HostConfig") or {}
-    own = set(((image or {}).get("Config") or {}).get("Env") or [])
-    pairs = [str(pair).partition("=") for pair in config.get("Env") or [] if pair not in own]
+    preset = set(((image or {}).get("Config") or {}).get("Env") or [])
+
+    def env(pairs: Iterable[str]) -> dict[str, str]:
+        split = [str(pair).partition("=") for pair in pairs]
+        return {name: HIDDEN if name in secrets else hidden(name, value) for name, _, value in split}
+
     words = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
     return {
         "container": str(entry.get("Name", "")).lstrip("/"),
@@ -214,7 +221,8 @@ def spec_of_inspect(
         "image": str(config.get("Image", "")),
         "image_digests": [str(digest) for digest in (image or {}).get("RepoDigests") or []],
         "command": list(_without_secrets(str(word) for word in words)),
-        "env": {name: HIDDEN if name in secrets else hidden(name, value) for name, _, value in pairs},
+        "env": env(pair for pair in config.get("Env") or [] if pair not in preset),
+        "image_env": env(pair for pair in config.get("Env") or [] if pair in preset),
         "mounts": [
             {
                 "source": str(mount.get("Source") or mount.get("Name")),
@@ -225,6 +233,7 @@ def spec_of_inspect(
         ],
         "options": {
             "restart": (host.get("RestartPolicy") or {}).get("Name") or "no",
+            "privileged": bool(host.get("Privileged")),
             "network": host.get("NetworkMode"),
             "ipc": host.get("IpcMode"),
             "shm_size": host.get("ShmSize"),

@@ -73,7 +73,7 @@ def test_a_command_inside_a_shell_is_read_where_the_shell_is_simple() -> None:
         ({"mounts": [{"source": "/srv/m", "target": "/models/m", "read_only": False}]}, {
             "mount /models/m": ("/srv/m (read-only)", "/srv/m (writable)"),
         }),
-        ({"options": {"network": "bridge", "gpus": "all", "cap_add": ["CAP_SYS_NICE"], "devices": ["/dev/x"], "restart": "always"}}, {
+        ({"options": {"network": "bridge", "gpus": "all", "cap_add": ["CAP_SYS_NICE"], "devices": ["/dev/x"], "restart": "always", "privileged": True}}, {
             "limit network": ("host", "bridge"),
             "limit ipc": ("host", "private"),
             "limit shm_size": (10 * 2**30, 64 * 2**20),
@@ -84,6 +84,7 @@ def test_a_command_inside_a_shell_is_read_where_the_shell_is_simple() -> None:
             "limit cap SYS_NICE": (drift.ABSENT, True),
             "limit device /dev/x": (drift.ABSENT, "/dev/x"),
             "limit restart": ("no", "always"),
+            "limit privileged": (drift.ABSENT, True),
         }),
     ],
 )  # fmt: skip
@@ -107,6 +108,16 @@ def test_the_text_says_what_the_lane_would_change() -> None:
         "# s1: x, which does not run, is what the lane renders"
     )
     assert "render_container=NAME" in drift.report("s1", "sparks", spec(), {})
+
+
+def test_what_the_image_sets_counts_only_where_the_lane_sets_it_too() -> None:
+    ours = {**lanes_spec(), "env": {"SAME": "1", "OTHER": "2", "NEW": "3"}}
+    entry = inspected({**lanes_spec(), "env": {"SAME": "1", "OTHER": "1", "PATH": "/bin"}})
+    image = {"Config": {"Env": ["SAME=1", "OTHER=1", "PATH=/bin"]}}
+    expected = {"env OTHER": ("2", "1"), "env NEW": ("3", drift.ABSENT)}
+    assert found(ours, drift.spec_of_inspect(entry, image)) == expected
+    # Without the image, nobody can tell whose PATH it is.
+    assert found(ours, drift.spec_of_inspect(entry)) == {**expected, "env PATH": (drift.ABSENT, "/bin")}
 
 
 @pytest.mark.parametrize(

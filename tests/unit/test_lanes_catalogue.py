@@ -67,6 +67,16 @@ $ ansible-playbook playbooks/render.yml -e lane=mine                            
 $ ansible-playbook playbooks/render.yml -e lane=mine --diff                          # … against what runs now
 ```
 
+The last one prints, below the command of each rank:
+
+```
+# spark-1: sparklanes-sparks-rank0 differs from what the lane renders in 2 places
+flag --max-model-len: runs with 262144, the lane says 524288
+mount /root/.cache/flashinfer: runs with /var/lib/sparklanes/cache/glm53_flash/flashinfer (writable), which the lane does not have
+```
+
+A container that was started by hand is compared by its name: `-e render_container=vllm_glm53`. Values of secrets are not shown.
+
 The first writes `inventory/fleet/group_vars/lane_mine.yml` from the parent's file, without the numbers that the parent's source
 measured. A lane is that one file: no code, no list to be added to. To change a few values of a lane that is there, a
 site file of the same name is enough ([concepts](concepts.md), "Layers"), or `-e` for one run:

@@ -30,6 +30,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "lane_page_cache_interval_seconds": (1, DAY),
     "lane_page_cache_duration_seconds": (0, 365 * DAY),
     "lane_boot_timeout_seconds": (10, 7 * DAY),
+    "lane_first_boot_timeout_seconds": (10, 7 * DAY),
     "lane_boot_stall_seconds": (10, 7 * DAY),
     "lane_boot_stagger_seconds": (0, DAY),
     "lane_memory.reported.*.from_max_model_len": (1, 16 * 2**20),

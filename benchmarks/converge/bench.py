@@ -147,15 +147,19 @@ class Bench:
         found = json.loads((self.clone / ".sandbox/state.json").read_text())["nodes"]
         return {name: at["mgmt"] for name, at in found.items()}
 
-    def site(self, connections: str) -> str:
-        """site.yml as a person runs it, over connections that only runs of this name share."""
-        environment = {
+    def ansible(self, connections: str) -> dict[str, str]:
+        """The environment for Ansible, over connections that only runs of this name share."""
+        return {
             **self.environment,
             "PATH": f"{Path(sys.executable).parent}:{self.environment['PATH']}",
             "ANSIBLE_CONFIG": str(self.clone / "ansible.cfg"),
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.work / connections),
         }
-        return self.run("ansible-playbook", "-i", "inventory/sandbox", "site.yml", "-l", "sparks", environment=environment)
+
+    def site(self, connections: str) -> str:
+        """site.yml as a person runs it."""
+        argv = ("ansible-playbook", "-i", "inventory/sandbox", "site.yml", "-l", "sparks")
+        return self.run(*argv, environment=self.ansible(connections))
 
 
 def close(socket: Path) -> None:
@@ -294,11 +298,16 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def arguments() -> argparse.Namespace:
+Parts = dict[str, Callable[[Bench, bool], Iterator[Figure]]]
+
+
+def arguments(name: str, purpose: str | None, parts: Parts) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="script/bench converge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"script/bench {name}", description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=("demo", "site", "eight"), help="one part; by default all three, one after the other")
+    if len(parts) > 1:
+        parser.add_argument("--only", choices=tuple(parts), help="one part; by default all, one after the other")
+    parser.set_defaults(only=None)
     parser.add_argument(
         "--cache",
         type=Path,
@@ -317,8 +326,9 @@ def arguments() -> argparse.Namespace:
     return chosen
 
 
-def main() -> int:
-    chosen = arguments()
+def main(benchmark: str, purpose: str | None, parts: Parts) -> int:
+    """Measure the parts in one clone; what a part gets told is whether downloads were cached."""
+    chosen = arguments(benchmark, purpose, parts)
     for number in (signal.SIGINT, signal.SIGTERM):  # both: in the background of a script a shell ignores the first for us
         signal.signal(number, stop)
     work = Path(tempfile.mkdtemp(prefix="sparklanes-bench-", dir=chosen.folder))
@@ -326,19 +336,14 @@ def main() -> int:
     good = interrupted = False
     try:
         clone(bench, chosen.cache)
-        parts: dict[str, Callable[[], Iterator[Figure]]] = {
-            "demo": lambda: demo(bench, chosen.cache is not None),
-            "site": lambda: converged(bench, "site", 2),
-            "eight": lambda: converged(bench, "eight", 8),
-        }
         done = True
         for name, measure in parts.items():
             if chosen.only in (None, name):
                 try:
-                    for figure in measure():
+                    for figure in measure(bench, chosen.cache is not None):
                         done &= emit(figure)
                 except (BenchError, subprocess.SubprocessError) as error:
-                    done = emit(Figure(f"converge.{name}", None, "", None, str(error)))
+                    done = emit(Figure(f"{benchmark}.{name}", None, "", None, str(error)))
         good = done
     except KeyboardInterrupt:
         interrupted = True
@@ -352,5 +357,11 @@ def main() -> int:
     return 0 if good else 1
 
 
+PARTS: Parts = {
+    "demo": demo,
+    "site": lambda bench, cached: converged(bench, "site", 2),
+    "eight": lambda bench, cached: converged(bench, "eight", 8),
+}
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("converge", __doc__, PARTS))

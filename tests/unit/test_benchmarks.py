@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import run
 from benchmarks.converge import bench, reading
 from benchmarks.figures import Figure, emit
+from benchmarks.host import bench as host
 
 DEMO = """
 $ ansible-playbook -i inventory/sandbox site.yml -l sparks
@@ -205,3 +206,25 @@ def test_what_fails_is_told_with_its_end_and_where_the_rest_is(tmp_path: Path) -
     with pytest.raises(bench.BenchError, match=r"ended with 4.*\n.*no disk"):
         made.run("sh", "-c", "echo no disk; exit 4")
     assert "fine\n" in made.log.read_text()
+
+
+PROFILED = """
+TASKS RECAP ********************************************************************
+Monday 30 November 2026  01:00:00 +0000 (0:00:00.4)       0:00:09.1 *******
+===============================================================================
+\x1b[0;32mroce : Find the fabric and prove what NCCL will use --------------------- 1.25s\x1b[0m
+gates : Look at every rank ---------------------------------------------- 2.50s
+model_weights : See what is staged -------------------------------------- 3.00s
+Say what a launch would do ---------------------------------------------- 0.04s
+gates : Judge gate A ---------------------------------------------------- 0.10s
+"""
+
+
+def test_the_host_part_of_a_gate_is_the_tasks_of_its_roles() -> None:
+    assert host.task_seconds(PROFILED, ("roce", "gates")) == [
+        ("roce : Find the fabric and prove what NCCL will use", 1.25),
+        ("gates : Look at every rank", 2.5),
+        ("gates : Judge gate A", 0.1),
+    ]
+    assert host.task_seconds("PLAY RECAP ****", ("roce", "gates")) == []  # and then it wasn't measured
+    assert all((ROOT / "roles" / role / "tasks").is_dir() for role in (*host.GATE_ROLES, *host.ROLES))

@@ -75,8 +75,9 @@ class Person:
 
     def module(self, name: str, hosts: str = "sparks", user: str = "root", **arguments: Any) -> dict[str, dict[str, Any]]:
         """Results of a module by host, failed ones included."""
+        given = ("-a", json.dumps(arguments)) if arguments else ()
         done = self.ansible(
-            *("ansible", hosts, "-m", name, "-a", json.dumps(arguments), "-e", f"ansible_user={user}"),
+            *("ansible", hosts, "-m", name, *given, "-e", f"ansible_user={user}"),
             more={"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
         )
         try:

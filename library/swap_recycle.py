@@ -13,7 +13,7 @@ description:
   - Some lanes want to start with empty swap and with swap on. Turning it off moves what it holds back into memory, so this is
     refused where memory would not hold it and while a rank, a container with a GPU or a GPU process runs. It belongs between the stop of
     the old ranks and the start of the new ones.
-  - Swap that is off stays off; nothing is added to C(/etc/fstab).
+  - What was on is on again afterwards, whether C(/etc/fstab) names it or not, with its priority. Swap that is off stays off.
 options:
   reserve_gib:
     description: GiB that must stay available beside what swap holds.
@@ -56,12 +56,19 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.occupied import occupied
 from ansible.module_utils.sparklanes.page_cache import GIB, parse_meminfo
+from ansible.module_utils.sparklanes.survival import parse_swaps
 
 
 def used_and_available() -> tuple[int, int]:
     """Bytes of swap in use, and of memory available."""
     memory = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     return memory.get("SwapTotal", 0) - memory.get("SwapFree", 0), memory.get("MemAvailable", 0)
+
+
+def swaps() -> dict[str, int]:
+    """Files and devices that swap is on, with their priorities."""
+    text = Path("/proc/swaps").read_text(encoding="utf-8", errors="surrogateescape")
+    return {swap.path: swap.priority for swap in parse_swaps(text)}
 
 
 def main() -> None:
@@ -83,13 +90,22 @@ def main() -> None:
     actions = [f"Empty {used / GIB:.1f} GiB of swap"]
     if module.check_mode:
         module.exit_json(changed=True, before=used, after=used, actions=actions)
+    wanted = swaps()
     failed, _, why = module.run_command(["swapoff", "--all"])
-    # Whatever came of it: swap goes on again.
-    on, _, why_on = module.run_command(["swapon", "--all"])
-    if failed or on:
-        module.fail_json(
-            msg=f"swap could not be {'turned on again' if on else 'emptied'}: {(why_on if on else why).strip()}. See swapon --show"
-        )
+    # Whatever came of it: swap goes on again, by name. `swapon --all` knows /etc/fstab only.
+    still = swaps()
+    lost = []
+    for place, priority in wanted.items():
+        if place not in still:
+            # A negative priority is the kernel's own choice, and can't be asked for.
+            given = ["--priority", str(priority)] if priority >= 0 else []
+            off, _, error = module.run_command(["swapon", *given, place])
+            if off:
+                lost.append(f"{place} ({error.strip()})")
+    if lost:
+        module.fail_json(msg=f"swap could not be turned on again: {', '.join(lost)}. See swapon --show")
+    if failed:
+        module.fail_json(msg=f"swap could not be emptied: {why.strip()}. It is on as before; see swapon --show")
     module.exit_json(changed=True, before=used, after=used_and_available()[0], actions=actions)
 
 

@@ -9,6 +9,7 @@ out, ICMP alive, power cycle, empty pstore). So sshd gets pages and a score that
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,7 @@ class Swap:
     kind: str
     size: int
     used: int
+    priority: int = -2  # below 0: the kernel's own choice
 
 
 DPKG_FORMAT = "${binary:Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\n"
@@ -76,7 +78,8 @@ def parse_swaps(text: str) -> list[Swap]:
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) >= 4 and words[2].isascii() and words[2].isdigit() and words[3].isascii() and words[3].isdigit():
-            found.append(Swap(words[0].replace("\\040", " "), words[1], int(words[2]) * 1024, int(words[3]) * 1024))
+            priority = int(words[4]) if re.fullmatch(r"-?[0-9]{1,9}", "".join(words[4:5])) else -2
+            found.append(Swap(words[0].replace("\\040", " "), words[1], int(words[2]) * 1024, int(words[3]) * 1024, priority))
     return found
 
 

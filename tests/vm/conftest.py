@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,23 +41,40 @@ def until(what: str, condition: Callable[[], Any], seconds: float = 300, pause: 
 class Person:
     """What can be done to the two machines."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, sockets: Path) -> None:
         self.pair = pair
+        self.sockets = sockets
         self.environment = os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(ROOT / ".ansible")}
 
     def machine(self, node: str) -> Machine:
         return self.pair.machines[NODES.index(node)]
 
+    def ssh(self, node: str, *command: str) -> list[str]:
+        """Over one connection that stays: a login costs an emulated processor seconds."""
+        argv = self.pair.ssh(node, *command)
+        stays = ("ControlMaster=auto", f"ControlPath={self.sockets}/%n", "ControlPersist=600", "ServerAliveInterval=10")
+        return [argv[0], *(word for option in stays for word in ("-o", option)), *argv[1:]]
+
+    def hang_up(self, node: str) -> None:
+        argv = self.ssh(node)
+        subprocess.run([*argv[:1], "-O", "exit", *argv[1:]], capture_output=True, timeout=60, check=False)
+
     def on(self, node: str, command: str, check: bool = True, stdin: str = "") -> str:
-        done = subprocess.run(self.pair.ssh(node, command), input=stdin, capture_output=True, text=True, check=False)
+        # A file for the errors: the connection that stays would hold a pipe open.
+        with tempfile.TemporaryFile("w+") as errors:
+            done = subprocess.run(
+                self.ssh(node, command), input=stdin, stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+            )
+            errors.seek(0)
+            why = errors.read()
         if check:
-            assert done.returncode == 0, f"{node}: {command}: {done.stdout}{done.stderr}"
+            assert done.returncode == 0, f"{node}: {command}: {done.stdout}{why}"
         return done.stdout.strip()
 
     def start(self, node: str, command: str) -> subprocess.Popen[str]:
         """A command that goes on; ended by the caller."""
         return subprocess.Popen(
-            self.pair.ssh(node, command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            self.ssh(node, command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def play(self, playbook: str, *more: str, limit: str = "sparks") -> Outcome:
@@ -118,6 +136,7 @@ class Person:
 
         def one(node: str) -> None:
             reset(node)
+            self.hang_up(node)
             self.pair.wait_for(self.machine(node), other_than=before[node])
 
         with ThreadPoolExecutor() as pool:
@@ -125,11 +144,15 @@ class Person:
 
 
 @pytest.fixture(scope="session")
-def fresh() -> Person:
+def fresh() -> Iterator[Person]:
     """Two machines, up by `script/sandbox vms up`."""
     pair = Pair(Clone(ROOT))
     assert all(machine.pid for machine in pair.machines), "the machines aren't up: script/sandbox vms up"
-    return Person(pair)
+    with tempfile.TemporaryDirectory(prefix="vm-") as sockets:  # a short path, as sockets need
+        person = Person(pair, Path(sockets))
+        yield person
+        for node in NODES:
+            person.hang_up(node)
 
 
 @pytest.fixture(scope="session")

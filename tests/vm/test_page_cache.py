@@ -135,18 +135,18 @@ def test_the_hardened_unit_can_do_that_and_nothing_else(person: Person) -> None:
 
 @pytest.fixture
 def swap(person: Person) -> Iterator[None]:
-    """A swap file as a Spark has one, and a process most of whose memory is in it."""
+    """A swap file that /etc/fstab doesn't know, and a process most of whose memory is in it."""
     person.on(
         NODE,
         "dd if=/dev/zero of=/swap.img bs=1M count=256 status=none && chmod 600 /swap.img && mkswap -q /swap.img && "
-        "cp /etc/fstab /root/fstab && echo '/swap.img none swap sw 0 0' >> /etc/fstab && swapon --all",
+        "swapon --priority 7 /swap.img",
     )
     hog = "import time; held = bytearray(b'x' * (160 << 20)); time.sleep(3000)"
     person.on(NODE, f'systemd-run --quiet --unit=hog --property=MemoryHigh=48M python3 -c "{hog}"')
     until("pages are in swap", lambda: person.meminfo(NODE)["SwapTotal"] - person.meminfo(NODE)["SwapFree"] > 64 * MIB)
     person.on(NODE, "systemctl set-property --runtime hog.service MemoryHigh=infinity")
     yield
-    person.on(NODE, "systemctl stop hog.service; swapoff --all; rm -f /swap.img; mv /root/fstab /etc/fstab")
+    person.on(NODE, "systemctl stop hog.service; swapoff --all; rm -f /swap.img")
 
 
 def test_swap_is_emptied_and_on_again(person: Person, swap: None) -> None:
@@ -160,6 +160,7 @@ def test_swap_is_emptied_and_on_again(person: Person, swap: None) -> None:
     assert told["after"] < 8 * MIB
     now = person.meminfo(NODE)
     assert now["SwapTotal"] == total
+    assert person.on(NODE, "swapon --show=NAME,PRIO --noheadings").split() == ["/swap.img", "7"]
     assert now["SwapTotal"] - now["SwapFree"] < 16 * MIB
     assert person.on(NODE, "systemctl is-active hog.service") == "active", "nothing was killed for it"
     person.on(NODE, "swapoff --all")

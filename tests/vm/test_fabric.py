@@ -111,15 +111,16 @@ def test_rping_goes_over_each_chosen_rail(person: Person, facts: Facts, server: 
 def write_bandwidth(person: Person, found: Facts, hca: str) -> tuple[float, set[str]]:
     """Gb/s of a short ib_write_bw with device and GID index as emitted, and the addresses it used on the two ends."""
     ends = {node: rail(found, node, hca) for node in NODES}
-    command = {
-        node: f"ib_write_bw -F -R -d {hca} -x {ends[node]['gid_index']} -s 65536 -n 100 --report_gbits -p 7175" for node in NODES
-    }
-    plain = {node: text.replace(" -R", "") for node, text in command.items()}
-    process = person.start(FIRST, f"timeout 300 {plain[FIRST]}")
+
+    def command(node: str) -> str:
+        index = ends[node]["gid_index"]
+        return f"timeout 300 ib_write_bw -F -d {hca} -x {index} -s 65536 -n 100 --report_gbits -p 7175"
+
+    process = person.start(FIRST, command(FIRST))
     try:
         listens(person, FIRST, process, 7175, rdma=False)
-        out = person.on(SECOND, f"timeout 200 {plain[SECOND]} {ends[FIRST]['ipv4']}")
-        process.communicate(timeout=200)
+        out = person.on(SECOND, f"{command(SECOND)} {ends[FIRST]['ipv4']}")
+        process.communicate(timeout=300)
     finally:
         process.kill()
     figures = re.search(r"^ *65536 +100 +([\d.]+) +([\d.]+)", out, re.M)
@@ -186,8 +187,6 @@ def test_a_cable_that_is_pulled_is_named_and_stops_the_cluster(person: Person, f
         assert (down["code"], down["state"], down["chosen"]) == ("PORT_DOWN", "DOWN", False)
         assert "CIDR_UNUSED" in codes(found[SECOND]["warnings_found"])
         assert found[SECOND]["env"]["NCCL_IB_HCA"] == f"={HALF_A[0]}"
-        # Its GID is still there, and looks fine: a script that looks at GIDs only takes it.
-        assert gid(person, SECOND, HALF_B[0], rail(facts, SECOND, HALF_B[0])["gid_index"])[0] == "192.168.101.12"
         bad = [check for check in cluster_checks({node: found[node]["fabric"] for node in NODES}) if check.status == "fail"]
         assert "FABRIC.RAILS" in {check.id for check in bad}
         both = person.module("roce_facts", hosts=SECOND, allow_soft=True, fabric_cidr=["192.168.101.0/24"])[SECOND]

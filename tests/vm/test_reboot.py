@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from conftest import NODES, SWAPPINESS, Person
+import pytest
+from conftest import ETC, NODES, SWAPPINESS, Person
 from test_fabric import detect, rail
 
 FIRST, SECOND = NODES
@@ -42,10 +44,41 @@ def test_machines_reboot_one_after_the_other_and_are_as_before(person: Person) -
     assert person.site().ok().changed == 0
 
 
-def test_what_was_just_written_outlasts_a_power_cut(person: Person) -> None:
+@pytest.fixture(scope="module")
+def survival(person: Person) -> Iterator[None]:
+    """The second machine with what lets a wedged Spark be entered and understood; afterwards /etc is as before."""
+    before = person.on(SECOND, ETC)
+    parts = [f"spark_survival_{part}" for part in ("ssh", "reserve", "journal", "hold")]
+    more = {"spark_survival_hold_patterns": ["rdma-core"]}
+    person.role("spark_survival", hosts=SECOND, **dict.fromkeys(parts, "present"), **more).ok()
+    person.hang_up(SECOND)  # what counts is the next session
+    yield
+    person.role("spark_survival", hosts=SECOND, **dict.fromkeys(parts, "absent"), **more).ok()
+    assert person.on(SECOND, ETC) == before
+    assert person.on(SECOND, "apt-mark showhold") == ""
+
+
+def spared(person: Person, node: str) -> None:
+    assert person.on(node, "cat /proc/self/oom_score_adj") == "-900"
+    for unit in ("system.slice", "system.slice/ssh.service", "user.slice"):
+        assert person.on(node, f"cat /sys/fs/cgroup/{unit}/memory.min") == str(128 * 1024**2), unit
+
+
+def test_the_kernel_itself_spares_ssh_and_apt_keeps_what_is_held(person: Person, survival: None) -> None:
+    spared(person, SECOND)
+    refused = person.on(SECOND, "apt-get --simulate --yes remove rdma-core 2>&1; echo rc=$?")
+    assert "Held packages were changed" in refused
+    assert refused.endswith("rc=100")
+
+
+def test_what_was_just_written_outlasts_a_power_cut(person: Person, survival: None) -> None:
+    """The settings, and the last words in the journal."""
     facts = detect(person)
+    person.on(SECOND, "logger --priority user.crit --tag probe last words")
     person.role("spark_kernel", hosts=SECOND, spark_kernel_swappiness=20).ok()
     person.restart(lambda node: person.machine(node).cut_power(), [SECOND])
     whole(person, SECOND, "20")
+    spared(person, SECOND)
+    assert person.on(SECOND, "journalctl --boot=-1 --identifier=probe --output=cat") == "last words"
     same_fabric(person, facts)
     person.role("spark_kernel", hosts=SECOND, spark_kernel_swappiness=int(SWAPPINESS)).ok()

@@ -1,19 +1,20 @@
 #!/usr/bin/python
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Lend this Spark's complete models to its peers for the time of staging."""
+"""Lend what this Spark has of its models to the next ones for the time of staging."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: model_lend
-short_description: Lend this Spark's complete models to its peers for the time of staging
+short_description: Lend what this Spark has of its models to the next ones for the time of staging
 description:
   - Runs an rsync daemon as a detached job (a transient unit), bound to one address, read-only, for the given
-    addresses only, with a password made for this staging. It ends by itself when nobody has taken anything for
+    addresses only, with a password made for this staging. It ends by itself when nobody has asked for anything for
     O(idle_seconds), whatever became of the controller.
-  - Only models whose marker says they are complete are lent.
+  - Beside the files it shows which of them are verified here, so that the next Spark takes each as soon as it is. A model
+    may be lent before a byte of it has come.
 options:
   state:
     description: Whether the models are lent.
@@ -45,6 +46,13 @@ options:
   address:
     description: The address to listen on, that of the fabric.
     type: str
+  management_address:
+    description: A second address to listen on, where the management network may be used.
+    type: str
+  shared:
+    description: Lend files on a network file system, too. Otherwise each Spark reads them from its server itself.
+    type: bool
+    default: false
   port:
     description: The port to listen on.
     type: int
@@ -109,12 +117,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 url:
-  description: Where peers take the models, C(rsync://USER@ADDRESS:PORT).
+  description: Where the next ones take the models, C(rsync://USER@ADDRESS:PORT).
   type: str
-  returned: when lent
-manifests:
-  description: The sha256 of each model's manifest, by model name.
-  type: dict
   returned: when lent
 actions:
   description: What was done, in sentences.
@@ -123,7 +127,6 @@ actions:
   returned: always
 """
 
-import hashlib
 import ipaddress
 import time
 from collections.abc import Mapping
@@ -131,6 +134,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.chain import user_of
 from ansible.module_utils.sparklanes.fetching import rate_limit
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 from ansible.module_utils.sparklanes.lending import (
@@ -138,11 +142,9 @@ from ansible.module_utils.sparklanes.lending import (
     RUNTIME,
     add_secret,
     answers,
-    manifests,
-    user_of,
     where_lent,
 )
-from ansible.module_utils.sparklanes.staging import StagingError
+from ansible.module_utils.sparklanes.staging import Model, StagingError
 
 OPTIONS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},
@@ -158,6 +160,8 @@ OPTIONS: dict[str, Any] = {
         },
     },
     "address": {"type": "str"},
+    "management_address": {"type": "str"},
+    "shared": {"type": "bool", "default": False},
     "port": {"type": "int", "default": 18730},
     "allow": {"type": "list", "elements": "str", "default": []},
     "secret": {"type": "str", "no_log": True},
@@ -173,26 +177,24 @@ START_TIMEOUT = 20.0
 
 def joins(wanted: dict[str, Any], running: Mapping[str, Any]) -> bool:
     """Whether a running daemon gives what is wanted to all who want it."""
-    equal = all(wanted[key] == running.get(key) for key in ("models", "address", "port", "staged_dir"))
+    equal = all(wanted[key] == running.get(key) for key in ("models", "addresses", "port", "staged_dir", "shared"))
     return equal and set(wanted["allow"]) <= set(running.get("allow", []))
 
 
 def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     params = module.params
-    for address in [params["address"], *params["allow"]]:
+    addresses = [address for address in (params["address"], params["management_address"]) if address]
+    for address in [*addresses, *params["allow"]]:
         try:
             ipaddress.ip_network(address, strict=False)
         except ValueError:
             raise StagingError(f"{address!r} is no IP address; role roce finds those of the fabric") from None
-    _, texts = manifests(params["models"], Path(params["staged_dir"]))
-    answer = {
-        "url": f"rsync://{user_of(params['secret'])}@{params['address']}:{params['port']}",
-        "manifests": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()},
-    }
+    names = sorted(Model.from_dict(model).name for model in params["models"])
+    answer = {"url": f"rsync://{user_of(params['secret'])}@{params['address']}:{params['port']}"}
     if module.check_mode:
         return {"changed": True, "actions": ["would lend"], **answer}
-    keys = ("models", "address", "port", "allow", "idle_seconds", "staged_dir")
-    args = {key: params[key] for key in keys}
+    keys = ("models", "port", "allow", "idle_seconds", "staged_dir", "shared")
+    args = {key: params[key] for key in keys} | {"addresses": addresses}
     limit = rate_limit(jobs.run, params["rate_mib"], params["serving_rate_mib"])
     args["rate_kib"] = max(1, limit * 1024 // max(1, params["connections"])) if limit else 0
     present = jobs.spec(JOB)
@@ -219,7 +221,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     if not began:
         add_secret(run, params["secret"])
     done = "lends" if began else "already lent"
-    return {"changed": began, "actions": [f"{done} {', '.join(sorted(texts))} on {address} port {port}"], **answer}
+    return {"changed": began, "actions": [f"{done} {', '.join(names)} on {address} port {port}"], **answer}
 
 
 def main() -> None:

@@ -45,13 +45,19 @@ options:
         default: {}
       expect:
         description:
-          - Guards; zero is not checked. C(shards), C(tensors) and C(bytes) (of all shards on disk).
+          - Guards; zero is not checked. C(shards), C(tensors) and C(bytes) (of all shards on disk), C(names) (pattern to
+            number of tensors), C(family) (key of config.json to value), C(scale_samples) (how many scale tensors are looked at).
         type: dict
         default: {}
       config_sha256:
         description: What C(config.json) must hash to.
         type: str
         default: ''
+      bad_sha256:
+        description: Beginnings (8 digits or more) of hashes of files that are known to be bad.
+        type: list
+        elements: str
+        default: []
   state:
     description:
       - V(staged) starts the job where one is needed.
@@ -62,11 +68,13 @@ options:
   source:
     description:
       - V(hub) downloads with the pinned client of the Hub.
-      - V(peer) takes the files from another Spark, see C(model_lend).
-      - V(directory) verifies what is already there, a plain folder or the snapshot folder of a Hub cache,
+      - V(mirror) downloads from a folder behind a plain web server, see O(mirror).
+      - V(chain) takes the files from the Sparks before this one as soon as they are verified there, see O(chain)
+        and C(model_lend).
+      - V(directory) verifies what is already there, a plain folder, a mount, or the snapshot folder of a Hub cache,
         and uses it in place.
     type: str
-    choices: [hub, peer, directory]
+    choices: [hub, mirror, chain, directory]
     default: hub
   verify:
     description:
@@ -95,22 +103,44 @@ options:
     type: list
     elements: str
     default: []
-  peer:
-    description: Needed for O(source=peer).
+  chain:
+    description: Needed for O(source=chain).
     type: dict
     suboptions:
-      url:
-        description: The lender, C(rsync://USER@ADDRESS:PORT).
-        type: str
+      peers:
+        description:
+          - The Sparks before this one, the nearest first, each with C(name) and C(url) (C(rsync://USER@ADDRESS:PORT)).
+          - The nearest that lives and keeps up is waited for; a dead, silent or slow one is passed over.
+        type: list
+        elements: dict
         required: true
       secret:
-        description: The password for this staging.
+        description: The password for this staging. It also proves the offers of the peers.
         type: str
         required: true
-      manifests:
-        description: The sha256 of each model's manifest as the lender told the controller, by model name.
+      patience:
+        description: Seconds that a peer may have nothing for this Spark while others have, before it is passed over.
+        type: float
+        default: 30
+  mirror:
+    description: Needed for O(source=mirror).
+    type: dict
+    suboptions:
+      urls:
+        description:
+          - The folder of each model's files, by model name. It holds a list of them, C(manifest.json) as it lies in O(staged_dir),
+            or C(SHA256SUMS); else the model's C(sha256) is the list.
         type: dict
         required: true
+      lists:
+        description: What that list must hash to, by model name.
+        type: dict
+        default: {}
+  also:
+    description: What else is to come onto this Spark's disks (C(what), C(path), C(bytes)), so that all of it is known to fit.
+    type: list
+    elements: dict
+    default: []
   workers:
     description: How many files are fetched or read at once.
     type: int
@@ -180,6 +210,7 @@ staged:
 models:
   description:
     - Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors) and
+      C(lacking) and C(lacks) (how many files, and which), C(free_bytes), C(filesystem) and C(server) of its disk, and
       C(manifest_sha256), one hash of all its contents that is equal on two Sparks exactly where their files are.
   type: list
   elements: dict
@@ -228,6 +259,7 @@ from ansible.module_utils.sparklanes.staging import (
     check_room,
     free_bytes,
     plan,
+    speed_of,
     standing,
 )
 
@@ -247,24 +279,30 @@ OPTIONS: dict[str, Any] = {
             "sha256": {"type": "dict", "default": {}},
             "expect": {"type": "dict", "default": {}},
             "config_sha256": {"type": "str", "default": ""},
+            "bad_sha256": {"type": "list", "elements": "str", "default": []},
         },
     },
     "state": {"type": "str", "choices": ["staged", "planned"], "default": "staged"},
-    "source": {"type": "str", "choices": ["hub", "peer", "directory"], "default": "hub"},
+    "source": {"type": "str", "choices": ["hub", "mirror", "chain", "directory"], "default": "hub"},
     "verify": {"type": "str", "choices": ["quick", "full"], "default": "quick"},
     "repair": {"type": "bool", "default": True},
     "endpoint": {"type": "str", "default": "https://huggingface.co"},
     "token": {"type": "str", "no_log": True},
     "hub_version": {"type": "str", "default": "2.4.0"},
     "pip_args": {"type": "list", "elements": "str", "default": []},
-    "peer": {
+    "chain": {
         "type": "dict",
         "options": {
-            "url": {"type": "str", "required": True},
+            "peers": {"type": "list", "elements": "dict", "required": True},
             "secret": {"type": "str", "required": True, "no_log": True},
-            "manifests": {"type": "dict", "required": True},
+            "patience": {"type": "float", "default": 30},
         },
     },
+    "mirror": {
+        "type": "dict",
+        "options": {"urls": {"type": "dict", "required": True}, "lists": {"type": "dict", "default": {}}},
+    },
+    "also": {"type": "list", "elements": "dict", "default": []},
     "workers": {"type": "int", "default": 8},
     "rate_mib": {"type": "int", "default": 0},
     "serving_rate_mib": {"type": "int", "default": 256},
@@ -274,6 +312,9 @@ OPTIONS: dict[str, Any] = {
     "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
     "venvs_dir": {"type": "path", "default": "/var/lib/sparklanes/venvs"},
 }
+
+
+NEEDED = [("source", "chain", ["chain"]), ("source", "mirror", ["mirror"])]
 
 
 def same_work(wanted: Mapping[str, Any], running: Mapping[str, Any]) -> bool:
@@ -306,13 +347,15 @@ class Stage:
 
     def result(self, standings: list[Standing]) -> dict[str, Any]:
         checks = [check for one in standings for check in one.checks]
-        source = {"hub": self.params["endpoint"], "peer": "a peer"}.get(self.params["source"], "its folder")
+        kind = self.params["source"]
+        source = {"hub": self.params["endpoint"], "chain": "the Sparks before it", "mirror": "the mirror"}.get(kind, "its folder")
+        limit = rate_limit(self.run, self.params["rate_mib"], self.params["serving_rate_mib"]) * MIB
         return {
             "changed": False,
             "staged": all(one.staged for one in standings),
             "models": [one.to_dict() for one in standings],
             "checks": [check.to_dict() for check in checks],
-            "plan": plan(standings, source, free_bytes),
+            "plan": plan(standings, source, free_bytes, speed_of(self.staged_dir, kind, limit)),
             "actions": [],
         }
 
@@ -356,13 +399,11 @@ class Stage:
                     raise StagingError(f"{one.model.name}: {one.model.repo!r} is no repository; it is like org/name")
         if source != "directory" and not self.jobs.status(JOB).running:
             needs = [(one.model, max(0, (one.missing_bytes or 0) - arrived(one.model.path))) for one in standings]
-            check_room(self.host, needs, self.params["reserve_gib"] * GIB)
-        if source == "peer" and not self.params["peer"]:
-            raise StagingError("source is peer, but peer is not given")
+            check_room(self.host, needs, self.params["reserve_gib"] * GIB, self.params["also"])
 
     def start(self, standings: list[Standing]) -> dict[str, Any]:
         params = self.params
-        peer = params["peer"] or {}
+        chain = params["chain"] or {}
         limit = rate_limit(self.run, params["rate_mib"], params["serving_rate_mib"])
         args = {
             "host": self.host,
@@ -381,13 +422,15 @@ class Stage:
                 "pip_args": params["pip_args"],
                 "venvs_dir": params["venvs_dir"],
             },
-            "peer": {key: value for key, value in peer.items() if key != "secret"},
+            "chain": {key: value for key, value in chain.items() if key != "secret"},
+            "mirror": params["mirror"] or {},
+            "also": params["also"],
         }
-        secrets = network_settings(os.environ) if params["source"] == "hub" else {}
+        secrets = network_settings(os.environ) if params["source"] in ("hub", "mirror") else {}
         if params["token"] and params["source"] == "hub":
             secrets["token"] = params["token"]
-        if peer and params["source"] == "peer":
-            secrets["peer_secret"] = peer["secret"]
+        if params["source"] == "chain":
+            secrets["chain_secret"] = chain["secret"]
         began = self.jobs.start(JOB, "fetching:stage", args, secrets, same=lambda running: same_work(args, running))
         name = self.jobs.unit(JOB)
         return {
@@ -413,7 +456,7 @@ def difference(standings: list[Standing]) -> dict[str, str]:
 
 
 def main() -> None:
-    module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=[("source", "peer", ["peer"])])
+    module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=NEEDED)
     try:
         result = Stage(module)()
     except (StagingError, JobError) as error:

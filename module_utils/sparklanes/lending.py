@@ -1,16 +1,17 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""The job that lends a Spark's models to its peers: an rsync daemon for the time of staging.
+"""The job that lends a Spark's models to the next ones: an rsync daemon for the time of staging.
 
 It listens on one address of the fabric, read-only, for the addresses of the fleet, with passwords made for this
-staging. It ends when it is told to, and by itself when nobody has taken anything for a while: whoever started it
-may be gone. Its passwords live in the unit's own folder under /run and go with it.
+staging. Beside the models it shows an offer of each: which files were read and found right, by the records that staging
+keeps, and how this Spark's own staging goes on. So a file is lent as soon as it is verified, long before the model is whole.
+
+It ends when it is told to, and by itself when nobody has asked for anything for a while: whoever started it may be
+gone. Its passwords live in the unit's own folder under /run and go with it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import ipaddress
 import os
 import shutil
@@ -18,22 +19,24 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.chain import Offer, Work, seal, user_of
+from ansible.module_utils.sparklanes.digesting import drop_cache
 from ansible.module_utils.sparklanes.files import read_json, write_atomically, write_json
-from ansible.module_utils.sparklanes.jobs import JobError, Reporter, tail
-from ansible.module_utils.sparklanes.staging import Model, StagingError, Store, lend
+from ansible.module_utils.sparklanes.jobs import JobError, Reporter, State, boot_id, process_alive, tail
+from ansible.module_utils.sparklanes.mounts import where
+from ansible.module_utils.sparklanes.sources import dies_with_us
+from ansible.module_utils.sparklanes.staging import Content, Model, StagingError, Store, assess, look
 
 JOB = "lend"
+STAGE = "stage"
 RUNTIME = "sparklanes-lend"
-CLEAN_EVERY = 10.0
-
-
-def user_of(secret: str) -> str:
-    """The user name that goes with a secret: each staging has its own, so a second one can join."""
-    return "stage-" + hashlib.sha256(secret.encode()).hexdigest()[:12]
+LOOK_EVERY = 0.25
+CLEAN_EVERY = 1.0
 
 
 def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[str], run: Path, log: Path, chroot: bool) -> str:
@@ -70,15 +73,6 @@ def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[
     return "\n".join(lines) + "\n"
 
 
-def manifests(models: Sequence[Mapping[str, Any]], staged_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """(export folders, manifest texts) of models by name."""
-    roots, texts = {}, {}
-    for data in models:
-        model = Model.from_dict(data)
-        roots[model.name], texts[model.name] = lend(model, Store(staged_dir, model.path))
-    return roots, texts
-
-
 def add_secret(run: Path, secret: str) -> None:
     """One more password that the daemon takes. It reads the file at each connection."""
     file = run / "secrets"
@@ -88,24 +82,93 @@ def add_secret(run: Path, secret: str) -> None:
         write_atomically(file, present + line)
 
 
+def secrets_of(run: Path) -> list[str]:
+    return [line.partition(":")[2] for line in (run / "secrets").read_text().splitlines()]
+
+
 def children(pid: int, proc: Path = Path("/proc")) -> int:
-    """How many peers are being served: the daemon has a child for each."""
+    """How many takers are being served: the daemon has a child for each."""
     try:
         return len((proc / str(pid) / "task" / str(pid) / "children").read_text().split())
     except OSError:
         return 0
 
 
-def drop_cache(folder: Path) -> None:
-    """What rsync has read stays in the page cache, where a GPU of a Spark needs the memory."""
-    for here, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                descriptor = os.open(Path(here, name), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(descriptor)
+# --- what is offered -------------------------------------------------------------------------------------------------
+
+
+def export_root(folder: Path, names: Sequence[str]) -> Path:
+    """The folder to export: the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
+    real = {str((folder / name).resolve().parent) for name in names if (folder / name).is_symlink()}
+    plain = [str(folder.resolve())] if len(names) == 0 or any(not (folder / name).is_symlink() for name in names) else []
+    return Path(os.path.commonpath([*real, *plain]))
+
+
+def offer(model: Model, store: Store, work: Work, shared: bool = False) -> tuple[Offer, Path]:
+    """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
+
+    `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
+    """
+    folder = Path(model.path)
+    manifest = store.manifest()
+    if manifest is None or not manifest.of(model):
+        return Offer(model.name, work=work), folder
+    records = store.records()
+    mount = where(model.path)
+    verified = assess(manifest, records, look(folder)).verified if shared or not (mount and mount.shared) else []
+    root = export_root(folder, verified)
+    files = {}
+    for name in verified:
+        record = records[name]
+        at = (folder / name).resolve().relative_to(root).as_posix() if (folder / name).is_symlink() or root != folder else name
+        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
+    return Offer(model.name, manifest, files, work), root
+
+
+def work_of(folder: Path, boot: str, since: float, alive: Any = process_alive) -> Work:
+    """How this Spark's own staging goes on. What ended before this lending began tells nothing."""
+    data = read_json(folder / "state.json")
+    if not data:
+        return Work()
+    state = State.from_dict(data)
+    running = not state.finished and state.boot == boot and alive(state.pid, folder)
+    if not running and (state.boot != boot or state.began < since):
+        return Work()
+    died = not running and not state.finished
+    error = "its process is gone" if died else state.error
+    return Work(running, state.failed or died, error, state.phase, state.done)
+
+
+@dataclass
+class Shop:
+    """The offers of this Spark, as files that the daemon exports."""
+
+    models: Sequence[Model]
+    staged_dir: Path
+    work_folder: Path
+    run: Path
+    shared: bool
+    since: float
+    boot: str = field(default_factory=boot_id)
+    roots: dict[str, Path] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def refresh(self) -> bool:
+        """Show what is true now. Whether a folder to export is another one than before."""
+        secrets = secrets_of(self.run)
+        work = work_of(self.work_folder, self.boot, self.since)
+        moved = False
+        for model in self.models:
+            made, root = offer(model, Store(self.staged_dir, model.path), work, self.shared)
+            if self.shown.get(model.name) != (made, secrets):
+                write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
+                self.shown[model.name] = (made, secrets)
+            moved = moved or self.roots.get(model.name) != root
+            self.roots[model.name] = root
+        return moved
+
+
+# --- the daemon ------------------------------------------------------------------------------------------------------
 
 
 def answers(address: str, port: int) -> bool:
@@ -118,63 +181,85 @@ def answers(address: str, port: int) -> bool:
 
 def lend_models(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
     """Serve until stopped or idle. The function that `jobs` runs."""
-    folder = report.path.parent
     given = os.environ.get("RUNTIME_DIRECTORY")
     run = Path(given) if given else Path(tempfile.mkdtemp(prefix=f"{RUNTIME}-"))
     try:
-        roots, texts = manifests(args["models"], Path(args["staged_dir"]))
-        shown = run / "manifests"
-        for name, text in texts.items():
-            write_atomically(shown / f"{name}.json", text, 0o644)
-        add_secret(run, secrets["secret"])
-        exports = {**roots, "manifests": str(shown)}
-        chroot = os.geteuid() == 0
-        text = config(exports, args["address"], args["port"], args["allow"], run, folder / "rsync.log", chroot)
-        write_atomically(run / "rsyncd.conf", text)
-        command = ["rsync", "--daemon", "--no-detach", f"--config={run / 'rsyncd.conf'}"]
-        if args["rate_kib"]:
-            command.append(f"--bwlimit={args['rate_kib']}")
-        daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        try:
-            return _watch(args, daemon, report, run, [Path(root) for root in roots.values()], folder / "rsync.log")
-        finally:
-            daemon.terminate()
-            daemon.wait()
-            for root in roots.values():
-                drop_cache(Path(root))
+        return _lend(args, secrets, report, run)
     except StagingError as error:
         raise JobError(str(error)) from error
     finally:
-        shutil.rmtree(run if not given else run / "manifests", ignore_errors=True)
+        shutil.rmtree(run if not given else run / "offers", ignore_errors=True)
+
+
+def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter, run: Path) -> dict[str, Any]:
+    folder = report.path.parent
+    log = folder / "rsync.log"
+    models = [Model.from_dict(model) for model in args["models"]]
+    add_secret(run, secrets["secret"])
+    shop = Shop(models, Path(args["staged_dir"]), folder.parent / STAGE, run, bool(args["shared"]), report.state.began)
+    places = [(str(address), int(args["port"])) for address in args["addresses"]]
+
+    def configure() -> None:
+        exports = {**{name: str(root) for name, root in shop.roots.items()}, "offers": str(run / "offers")}
+        for number, (address, port) in enumerate(places):
+            text = config(exports, address, port, args["allow"], run, log, os.geteuid() == 0)
+            write_atomically(run / f"rsyncd-{number}.conf", text.replace(f"{run}/pid", f"{run}/pid-{number}"))
+
+    shop.refresh()
+    configure()
+    command = ["rsync", "--daemon", "--no-detach"] + ([f"--bwlimit={args['rate_kib']}"] if args["rate_kib"] else [])
+    daemons = []
+    try:
+        for number in range(len(places)):
+            line = dies_with_us([*command, f"--config={run / f'rsyncd-{number}.conf'}"])
+            daemons.append(subprocess.Popen(line, stdin=subprocess.DEVNULL))
+        limit = time.monotonic() + 10
+        for (address, port), daemon in zip(places, daemons, strict=True):
+            while not answers(address, port):
+                if daemon.poll() is not None or time.monotonic() > limit:
+                    raise JobError(f"rsync does not serve {address} port {port}: {tail(log) or 'is the port taken?'}")
+                time.sleep(0.1)
+        write_json(folder / "lent.json", {"run": str(run), "address": places[0][0], "port": places[0][1]})
+        report.phase("lend")
+        return _watch(float(args["idle_seconds"]), daemons, report, shop, configure, log)
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait()
+        for root in shop.roots.values():
+            drop_cache(root)
 
 
 def _watch(
-    args: Mapping[str, Any], daemon: subprocess.Popen[bytes], report: Reporter, run: Path, roots: list[Path], log: Path
+    idle: float,
+    daemons: Sequence[subprocess.Popen[bytes]],
+    report: Reporter,
+    shop: Shop,
+    configure: Callable[[], None],
+    log: Path,
 ) -> dict[str, Any]:
-    address, port = str(args["address"]), int(args["port"])
-    limit = time.monotonic() + 10
-    while not answers(address, port):
-        if daemon.poll() is not None or time.monotonic() > limit:
-            raise JobError(f"rsync does not serve {address} port {port}: {tail(log) or 'is the port taken?'}")
-        time.sleep(0.1)
-    write_json(report.path.parent / "lent.json", {"run": str(run), "address": address, "port": port})
-    report.phase("lend")
     last_busy = last_clean = time.monotonic()
-    while daemon.poll() is None:
-        time.sleep(0.5)
+    asked = 0
+    while all(daemon.poll() is None for daemon in daemons):
+        time.sleep(LOOK_EVERY)
         now = time.monotonic()
         report.alive()
-        served = children(daemon.pid)
+        if shop.refresh():
+            configure()  # it is read again at each connection
+        served = sum(children(daemon.pid) for daemon in daemons)
         report.update(file=f"{served} transfers")
-        if served:
-            last_busy = now
-            if now - last_clean > CLEAN_EVERY:
-                last_clean = now
-                for root in roots:
-                    drop_cache(root)
-        elif now - last_busy > float(args["idle_seconds"]):
-            return {"changed": False, "actions": [f"ended after {args['idle_seconds']} s without a transfer"]}
-    raise JobError(f"rsync ended with status {daemon.returncode}: {tail(log)}")
+        lines = log.stat().st_size if log.exists() else 0
+        if served or lines != asked:  # a look at an offer is over before it could be seen here
+            last_busy, asked = now, lines
+        if served and now - last_clean > CLEAN_EVERY:
+            last_clean = now
+            for root in shop.roots.values():
+                drop_cache(root)
+        elif now - last_busy > idle:
+            return {"changed": False, "actions": [f"ended after {idle:.0f} s without a request"]}
+    ended = [daemon.returncode for daemon in daemons if daemon.poll() is not None]
+    raise JobError(f"rsync ended with status {ended}: {tail(log)}")
 
 
 def where_lent(folder: Path) -> tuple[Path, str, int] | None:

@@ -18,10 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.scales import BITS as SCALE_BITS
+from ansible.module_utils.sparklanes.scales import NAME as SCALE_NAME
+from ansible.module_utils.sparklanes.scales import Scale, choose
+
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 # The format's own limit: a longer header is refused by its reader too.
 MAX_HEADER = 100_000_000
+# How many scale tensors of a shard may come into the sample.
+SCALES_A_SHARD = 64
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -51,6 +57,7 @@ class Shard:
     names: list[str] = field(default_factory=list)
     tensor_bytes: int = 0
     dtypes: set[str] = field(default_factory=set)
+    scales: list[Scale] = field(default_factory=list)  # a sample of those of its weights
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -63,6 +70,9 @@ class Account:
     tensor_bytes: int = 0
     file_bytes: int = 0
     dtypes: list[str] = field(default_factory=list)
+    # Each tensor and its file.
+    where: dict[str, str] = field(default_factory=dict)
+    scales: list[Scale] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     # What publishers get wrong and no engine reads.
     notes: list[Problem] = field(default_factory=list)
@@ -113,6 +123,14 @@ def parse_shard(file: str, size: int, header: bytes) -> Shard:
         shard.problems.append(Problem(file, f"{size:,} bytes", f"{promised:,} bytes by its own header"))
     shard.names = list(entries)
     shard.tensor_bytes = at
+    if not shard.problems:
+        data = 8 + len(header)
+        found = [
+            Scale(file, name, dtype, data + begin, data + end)
+            for begin, end, name, dtype, _ in spans
+            if "scale" in name and end > begin and dtype in SCALE_BITS and SCALE_NAME.search(name)
+        ]
+        shard.scales = choose(found, SCALES_A_SHARD)
     return shard
 
 
@@ -154,6 +172,7 @@ def account(shards: Iterable[Shard], index: bytes | None, known: Iterable[str] =
         if shard.names:
             readable.add(shard.file)
         dtypes |= shard.dtypes
+        result.scales += shard.scales
         if used and shard.file not in used:
             if shard.file not in expected_extra:
                 result.problems.append(Problem(shard.file, "a shard that the index does not name", f"only {INDEX}'s"))
@@ -168,6 +187,7 @@ def account(shards: Iterable[Shard], index: bytes | None, known: Iterable[str] =
                 told = listed.get(name, "no shard")
                 result.problems.append(Problem(shard.file, f"tensor {name}", f"it in {told} by {INDEX}"))
     result.dtypes = sorted(dtypes)
+    result.where = where
     for file in sorted(used - seen):
         result.problems.append(Problem(file, "no such file", f"a shard named by {INDEX}"))
     absent = [name for name, file in listed.items() if name not in where and file in readable]

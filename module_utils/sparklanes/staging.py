@@ -14,8 +14,8 @@ trusted without reading it again; anything else is read. What disks do silently 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +25,23 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.files import read_json, write_json
-from ansible.module_utils.sparklanes.hub import COMMIT, HubFile
-from ansible.module_utils.sparklanes.jobs import human_bytes
+from ansible.module_utils.sparklanes.hub import COMMIT
+from ansible.module_utils.sparklanes.jobs import human_bytes, human_time
+from ansible.module_utils.sparklanes.mounts import Mount, where
 from ansible.module_utils.sparklanes.safetensors import SUFFIX, Account, scan
+from ansible.module_utils.sparklanes.scales import choose, judge
+from ansible.module_utils.sparklanes.scales import read as read_scale
 
 STAGED = Path("/var/lib/sparklanes/staged")
 SCHEMA = "sparklanes-weights/1"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SHA1 = re.compile(r"[0-9a-f]{40}")
+BAD = re.compile(r"[0-9a-f]{8,64}")
 BLOCK = 4 << 20
+EXPECT = ("shards", "tensors", "bytes", "names", "family", "scale_samples")
+# Tensors of scales that are looked at each time: some ms.
+SCALE_SAMPLES = 64
+LEAST_FOR_A_RATE = 64 << 20
 CLIENT_FOLDERS = (".cache", ".git")
 
 
@@ -57,6 +65,10 @@ class Model:
     tensors: int = 0
     bytes: int = 0
     config_sha256: str = ""
+    names: Mapping[str, int] = field(default_factory=dict)  # how many tensors match a pattern
+    family: Mapping[str, str] = field(default_factory=dict)  # what config.json says it is
+    scale_samples: int = SCALE_SAMPLES
+    bad_sha256: Sequence[str] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Model:
@@ -72,6 +84,10 @@ class Model:
             tensors=int(expect.get("tensors") or 0),
             bytes=int(expect.get("bytes") or 0),
             config_sha256=data.get("config_sha256") or "",
+            names={str(pattern): int(count) for pattern, count in (expect.get("names") or {}).items()},
+            family={str(key): str(value) for key, value in (expect.get("family") or {}).items()},
+            scale_samples=SCALE_SAMPLES if expect.get("scale_samples") is None else int(expect["scale_samples"]),
+            bad_sha256=tuple(str(one) for one in data.get("bad_sha256") or ()),
         )
         if not model.name.isidentifier():
             raise StagingError(f"the model's name is {model.name!r}; it must be a word like model or drafter")
@@ -81,11 +97,20 @@ class Model:
         for file, digest in model.sha256.items():
             if not SHA256.fullmatch(digest):
                 raise StagingError(f"{model.name}: sha256 of {file} is {digest!r}; it must be 64 hex digits")
+        for prefix in model.bad_sha256:
+            if not BAD.fullmatch(prefix):
+                raise StagingError(f"{model.name}: bad_sha256 names {prefix!r}; it must be 8 to 64 hex digits")
+        for pattern in model.names:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise StagingError(f"{model.name}: expect.names has {pattern!r}, which is no pattern: {error}") from error
         return model
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
-        data["expect"] = {key: data.pop(key) for key in ("shards", "tensors", "bytes")}
+        data["expect"] = {key: data.pop(key) for key in EXPECT}
+        data["bad_sha256"] = list(self.bad_sha256)
         return data
 
     def needs_commit(self) -> None:
@@ -176,11 +201,6 @@ def safe_name(name: str) -> str:
     if bad or any(ord(letter) < 32 for letter in name) or path.parts[0] in CLIENT_FOLDERS:
         raise StagingError(f"{name!r} is no name for a file of a model")
     return name
-
-
-def from_hub(model: Model, files: Mapping[str, HubFile]) -> Manifest:
-    contents = {safe_name(name): Content(file.size, file.sha256, file.git_sha1) for name, file in files.items()}
-    return with_digests(model, Manifest(model.repo, model.revision, contents, "hub"))
 
 
 def with_digests(model: Model, manifest: Manifest) -> Manifest:
@@ -415,7 +435,43 @@ def account_checks(model: Model, host: str, account: Account) -> list[Check]:
         if expected and found != expected:
             remedy = f"Is this the lane's model? If so, correct lane_{model.name}.expect.{what}"
             checks.append(Check("WEIGHTS.GUARD", host, FAIL, f"{model.path}: {found:,} {what}", f"{expected:,}", remedy))
+    for pattern, expected in sorted(model.names.items()):
+        matches = re.compile(pattern).search
+        found = sum(1 for name in account.where if matches(name))
+        if found != expected:
+            remedy = f"Is this the lane's model? If so, correct lane_{model.name}.expect.names"
+            what = f"{model.path}: {found:,} tensors like {pattern}"
+            checks.append(Check("WEIGHTS.GUARD", host, FAIL, what, f"{expected:,}", remedy))
     return checks
+
+
+def family_checks(model: Model, host: str, config: Mapping[str, Any]) -> list[Check]:
+    """What config.json says it is. A dotted key goes into it; of a list the first element counts."""
+    checks = []
+    for key, expected in sorted(model.family.items()):
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        value = value[0] if isinstance(value, list) and value else value
+        if str(value) != expected:
+            found = f"{model.path}/config.json: {key} is {'not there' if value is None else value}"
+            remedy = f"Is this the lane's checkpoint? If so, correct lane_{model.name}.expect.family"
+            checks.append(Check("WEIGHTS.GUARD", host, FAIL, found, expected, remedy))
+    return checks
+
+
+def scale_checks(model: Model, host: str, account: Account) -> list[Check]:
+    """A sample of quantization scales. Their bytes are read; see scales.py for what can't be."""
+    checks = []
+    for scale in choose(account.scales, model.scale_samples):
+        wrong = judge(scale.dtype, read_scale(Path(model.path), scale))
+        if wrong:
+            found = f"{model.path}/{scale.file}: {scale.name}: {wrong}"
+            remedy = (
+                f"The quantizer went wrong: take another checkpoint. If it is meant so: lane_{model.name}.expect.scale_samples: 0"
+            )
+            checks.append(Check("WEIGHTS.SCALE", host, FAIL, found, "positive, finite, not all the same", remedy))
+    return checks[:5]
 
 
 def digest_checks(model: Model, host: str, records: Mapping[str, Record]) -> list[Check]:
@@ -431,6 +487,11 @@ def digest_checks(model: Model, host: str, records: Mapping[str, Record]) -> lis
             checks.append(
                 Check("WEIGHTS.GUARD", host, FAIL, f"{model.path}/{name}: sha256 {found[:16]}", f"{digest[:16]}…", remedy)
             )
+    for name, record in sorted(records.items()):
+        if any(record.sha256.startswith(prefix) for prefix in model.bad_sha256):
+            found = f"{model.path}/{name}: sha256 {record.sha256[:16]}…, which the lane knows as bad"
+            remedy = f"Set lane_{model.name}.revision to one that has another {name}"
+            checks.append(Check("WEIGHTS.GUARD", host, FAIL, found, "another file", remedy))
     return checks
 
 
@@ -458,12 +519,14 @@ class Standing:
     missing_bytes: int | None = None  # None: no manifest yet that could say
     manifest_sha256: str = ""
     account: Account | None = None
+    lacking: list[str] = field(default_factory=list)
+    mount: Mount | None = None
 
     @property
     def fixable(self) -> bool:
         """Whether reading or fetching files could help. Guards and stray files are for a person."""
         return not self.staged and not any(
-            check.status == FAIL and check.id in ("WEIGHTS.GUARD", "WEIGHTS.EXTRA") for check in self.checks
+            check.status == FAIL and check.id in ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE") for check in self.checks
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -481,6 +544,11 @@ class Standing:
             "manifest_sha256": self.manifest_sha256,
             "shards": self.account.shards if self.account else 0,
             "tensors": self.account.tensors if self.account else 0,
+            "lacking": len(self.lacking),
+            "lacks": few(self.lacking),
+            "free_bytes": free_bytes(self.model.path),
+            "filesystem": self.mount.kind if self.mount else "",
+            "server": self.mount.server if self.mount else "",
         }
 
 
@@ -492,7 +560,7 @@ def standing(model: Model, host: str, store: Store, manifest: Manifest | None = 
         found = f"{model.path}: nothing is known of it" if saved is None else f"{saved.repo}@{saved.revision[:12]}"
         want = f"{model.repo}@{model.revision[:12]}" if model.repo else "verified files"
         check = Check("WEIGHTS.REVISION", host, FAIL, found, want, "Run site.yml to stage it")
-        return Standing(model, False, [check])
+        return Standing(model, False, [check], mount=where(model.path))
     records, seen = store.records(), look(folder)
     assessment = assess(saved, records, seen)
     checks = content_checks(model, host, assessment, saved, seen)
@@ -507,6 +575,8 @@ def standing(model: Model, host: str, store: Store, manifest: Manifest | None = 
         unread_bytes=sum(size[name] for name in assessment.unread),
         missing_bytes=sum(size[name] for name in assessment.to_fetch),
         manifest_sha256=saved.digest,
+        lacking=assessment.to_fetch + assessment.unread,
+        mount=where(model.path),
     )
     if assessment.complete:
         marker = store.staged()
@@ -514,6 +584,8 @@ def standing(model: Model, host: str, store: Store, manifest: Manifest | None = 
             checks.append(Check("WEIGHTS.MARKER", host, FAIL, f"{model.path}: staging did not end", "a marker", "Run site.yml"))
         result.account = scan(folder, saved.files)
         checks += account_checks(model, host, result.account) + digest_checks(model, host, records)
+        checks += family_checks(model, host, read_json(folder / "config.json") or {})
+        checks += scale_checks(model, host, result.account)
         result.staged = not any(check.status == FAIL for check in checks)
         if result.staged:
             found = f"{len(saved.files)} files, {human_bytes(saved.bytes)}, {result.account.tensors:,} tensors"
@@ -521,7 +593,32 @@ def standing(model: Model, host: str, store: Store, manifest: Manifest | None = 
     return result
 
 
-def plan(standings: Sequence[Standing], source: str, free: Callable[[str], int]) -> list[str]:
+@dataclass(frozen=True)
+class Speed:
+    """What a plan expects, in bytes a second: of the last job on this Spark, and a limit. Zero: not known, none."""
+
+    read: float = 0.0
+    fetch: float = 0.0
+    limit: float = 0.0
+
+    def duration(self, to_read: int, to_fetch: int) -> str:
+        """How long it will take, as far as that is known."""
+        seconds, known, measured = 0.0, True, True
+        for count, rate in ((to_read, self.read), (to_fetch, self.fetch)):
+            if count:
+                at = min(rate or self.limit, self.limit or rate)
+                known, measured = known and at > 0, measured and rate > 0
+                seconds += count / at if at else 0.0
+        if not known:
+            return "time not known yet: nothing was measured here"
+        return (
+            f"about {human_time(seconds)} at the rate of last time"
+            if measured
+            else f"{human_time(seconds)} or more, by the limit"
+        )
+
+
+def plan(standings: Sequence[Standing], source: str, free: Callable[[str], int], speed: Speed = Speed()) -> list[str]:
     """What staging would do, in sentences."""
     lines = []
     for one in standings:
@@ -538,8 +635,29 @@ def plan(standings: Sequence[Standing], source: str, free: Callable[[str], int])
             steps.append(f"read {human_bytes(one.unread_bytes)} that is there")
         if one.missing_bytes:
             steps.append(f"take {human_bytes(one.missing_bytes)} from {source}")
-        lines.append(f"{name}: {' and '.join(steps) or 'finish'}{room}")
+        there = f"; {human_bytes(one.verified_bytes)} of {human_bytes(one.bytes)} verified" if one.verified_bytes else ""
+        last = f"; {speed.duration(one.unread_bytes, one.missing_bytes)}" if steps else ""
+        lines.append(f"{name}: {' and '.join(steps) or 'finish'}{there}{room}{last}")
     return lines
+
+
+RATES = "rates.json"
+
+
+def note_rate(root: Path, what: str, count: int, seconds: float) -> None:
+    """Remember how fast this Spark reads (`read`), fetches (`fetch`) or takes from the chain (`chain`), for the next plan."""
+    if count >= LEAST_FOR_A_RATE and seconds > 0:
+        with contextlib.suppress(OSError):
+            write_json(root / RATES, {**(read_json(root / RATES) or {}), what: round(count / seconds)}, 0o644)
+
+
+def speed_of(root: Path, source: str, limit: float) -> Speed:
+    rates = read_json(root / RATES) or {}
+    try:
+        fetch = "chain" if source == "chain" else "fetch"
+        return Speed(float(rates.get("read", 0)), float(rates.get(fetch, 0)), limit)
+    except (TypeError, ValueError):
+        return Speed(limit=limit)
 
 
 def free_bytes(path: str) -> int:
@@ -563,42 +681,28 @@ def check_room(
     host: str,
     needs: Sequence[tuple[Model, int]],
     reserve: int,
+    also: Sequence[Mapping[str, Any]] = (),
     free: Callable[[str], int] = free_bytes,
     disk: Callable[[str], int] = device,
 ) -> None:
-    """Refuse before the first byte what can't end well. Models on one disk share what is free there."""
-    for number in {disk(model.path) for model, needed in needs if needed}:
-        here = [(model, needed) for model, needed in needs if needed and disk(model.path) == number]
-        total, room = sum(needed for _, needed in here), free(here[0][0].path)
+    """Refuse before the first byte what can't end well. What goes to one disk shares what is free there.
+
+    `also`: what else is to come, as the image: {what, path, bytes}.
+    """
+    wanted = [(model.name, model.path, needed) for model, needed in needs if needed]
+    if not wanted:
+        return
+    wanted += [(str(one["what"]), str(one["path"]), int(one["bytes"])) for one in also if int(one["bytes"]) > 0]
+    for number in {disk(path) for _, path, _ in wanted}:
+        here = [one for one in wanted if disk(one[1]) == number]
+        total, room = sum(needed for _, _, needed in here), free(here[0][1])
         if total + reserve > room:
-            names = " and ".join(model.name for model, _ in here)
+            names = " and ".join(name for name, _, _ in here)
             raise StagingError(
                 f"{host}: {names} {'needs' if len(here) == 1 else 'need'} {human_bytes(total)} more in"
-                f" {' and '.join(model.path for model, _ in here)}, and {human_bytes(reserve)} are to stay free;"
+                f" {' and '.join(path for _, path, _ in here)}, and {human_bytes(reserve)} are to stay free;"
                 f" {human_bytes(room)} are free. Remove models that no lane uses, or stage elsewhere"
             )
-
-
-# --- lending: what a peer is told -------------------------------------------------------------------------------
-
-
-def lend(model: Model, store: Store) -> tuple[str, str]:
-    """(folder to export, manifest as JSON text) of a complete model.
-
-    The files of a Hub cache are links into its blobs, so the export is the folder that holds what they point at,
-    and the manifest says where in it each file is.
-    """
-    marker = store.staged()
-    if marker is None or not marker.of(model):
-        raise StagingError(f"{model.name}: {model.path} is not complete here, so there is nothing to lend")
-    real = {name: (Path(model.path) / name).resolve(strict=True) for name in store.records()}
-    root = os.path.commonpath([str(path.parent) for path in real.values()])
-    files = {}
-    for name, record in store.records().items():
-        at = real[name].relative_to(root).as_posix()
-        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
-    manifest = Manifest(model.repo, model.revision, files, "peer")
-    return root, json.dumps(manifest.to_dict(), sort_keys=True) + "\n"
 
 
 def shard_order(manifest: Manifest, names: Sequence[str]) -> Iterator[str]:

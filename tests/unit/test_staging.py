@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.sparklanes import staging
+from ansible.module_utils.sparklanes import chain, lending, sources, staging
 from ansible.module_utils.sparklanes.checks import FAIL
 from ansible.module_utils.sparklanes.hub import HubFile
+from ansible.module_utils.sparklanes.jobs import human_bytes
 from ansible.module_utils.sparklanes.staging import Content, Manifest, Model, Record, Seen, StagingError, Store, assess
 from checkpoints import checkpoint, flip, hub_cache
 from hypothesis import given
@@ -59,7 +60,7 @@ def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(StagingError, match="is no name for a file"):
         staging.safe_name(name)
     with pytest.raises(StagingError):
-        staging.from_hub(model(), {name: HubFile(1, A, "")})
+        sources.from_hub(model(), {name: HubFile(1, A, "")})
 
 
 @given(st.text(max_size=20))
@@ -82,12 +83,12 @@ def test_any_manifest_is_read_or_refused(data: dict[str, Any]) -> None:
 
 def test_the_lane_may_add_digests_but_not_contradict() -> None:
     files = {"config.json": HubFile(2, "", "d" * 40), "m.safetensors": HubFile(9, A, "")}
-    made = staging.from_hub(model(sha256={"config.json": B, "m.safetensors": A}), files)
+    made = sources.from_hub(model(sha256={"config.json": B, "m.safetensors": A}), files)
     assert made.files["config.json"] == Content(2, B, "d" * 40)
     with pytest.raises(StagingError, match=r"m\.safetensors is aaaaaaaaaaaaaaaa… by hub, bbbbbbbbbbbbbbbb… by the lane"):
-        staging.from_hub(model(sha256={"m.safetensors": B}), files)
+        sources.from_hub(model(sha256={"m.safetensors": B}), files)
     with pytest.raises(StagingError, match="the lane names other, which hub does not list"):
-        staging.from_hub(model(sha256={"other": B}), files)
+        sources.from_hub(model(sha256={"other": B}), files)
 
 
 def test_files_are_sorted_by_what_is_known() -> None:
@@ -276,17 +277,20 @@ def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
     snapshot = hub_cache(tmp_path / "cache", checkpoint(tmp_path / "source"))
     one, store = model(snapshot), Store(tmp_path / "staged", str(snapshot))
     mark(snapshot, store, one)
-    root, text = staging.lend(one, store)
-    assert root == str(tmp_path / "cache" / "blobs")
-    content = Manifest.from_dict(json.loads(text)).files[SECOND]
+    offer, root = lending.offer(one, store, chain.Work())
+    assert root == tmp_path / "cache" / "blobs"
+    content = offer.verified[SECOND]
     assert content.at == content.sha256
+    assert set(offer.verified) == set(staging.look(snapshot))
 
 
-def test_only_what_is_complete_is_lent(staged: tuple[Path, Store, Model]) -> None:
-    _, store, one = staged
-    store.marker.unlink()
-    with pytest.raises(StagingError, match="is not complete here, so there is nothing to lend"):
-        staging.lend(one, store)
+def test_only_what_is_verified_is_offered(staged: tuple[Path, Store, Model]) -> None:
+    folder, store, one = staged
+    flip(folder / SECOND, keep_mtime=False)
+    offer, root = lending.offer(one, store, chain.Work())
+    assert (root, offer.manifest) == (folder, store.manifest())
+    assert set(offer.verified) == set(staging.look(folder)) - {SECOND}
+    assert lending.offer(model(folder, revision="d" * 40), store, chain.Work())[0].verified == {}
 
 
 def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:
@@ -309,15 +313,18 @@ def test_an_empty_folder_cannot_be_adopted(tmp_path: Path) -> None:
 
 def test_room_is_refused_before_the_first_byte() -> None:
     one, other = model(), model("/models/drafter")
-    staging.check_room("s7", [(one, 10)], 10, lambda path: 20, lambda path: 1)
-    staging.check_room("s7", [(one, 0)], 10, lambda path: 0, lambda path: 1)
-    staging.check_room("s7", [(one, 10), (other, 10)], 10, lambda path: 20, hash)
+    image = [{"what": "image", "path": "/var/lib/docker", "bytes": 10}]
+    staging.check_room("s7", [(one, 10)], 10, [], lambda path: 20, lambda path: 1)
+    staging.check_room("s7", [(one, 0)], 10, image, lambda path: 0, lambda path: 1)
+    staging.check_room("s7", [(one, 10), (other, 10)], 10, image, lambda path: 20, hash)
+    with pytest.raises(StagingError, match="model and image need 20 B more in /models/tiny and /var/lib/docker"):
+        staging.check_room("s7", [(one, 10)], 10, image, lambda path: 29, lambda path: 1)
     with pytest.raises(StagingError, match="model and model need 20 B more in /models/tiny and /models/drafter"):
-        staging.check_room("s7", [(one, 10), (other, 10)], 10, lambda path: 29, lambda path: 1)
+        staging.check_room("s7", [(one, 10), (other, 10)], 10, [], lambda path: 29, lambda path: 1)
     with pytest.raises(
         StagingError, match=r"s7: model needs 377.4 GiB more in /models/tiny, and 10.0 GiB are to stay free; 100.0 GiB are free"
     ):
-        staging.check_room("s7", [(one, int(377.4 * 2**30))], 10 << 30, lambda path: 100 << 30, lambda path: 1)
+        staging.check_room("s7", [(one, int(377.4 * 2**30))], 10 << 30, [], lambda path: 100 << 30, lambda path: 1)
 
 
 def test_the_plan_says_what_would_be_done(staged: tuple[Path, Store, Model]) -> None:
@@ -325,5 +332,24 @@ def test_the_plan_says_what_would_be_done(staged: tuple[Path, Store, Model]) -> 
     size = (folder / SECOND).stat().st_size
     (folder / SECOND).unlink()
     flip(folder / "config.json", keep_mtime=False)
-    lines = staging.plan([staging.standing(one, "s7", store)], "the Hub", lambda path: 5 << 30)
-    assert lines == [f"model ({folder}): read 27 B that is there and take {size} B from the Hub; 5.0 GiB free"]
+    look = staging.standing(one, "s7", store)
+    there = f"{human_bytes(look.verified_bytes)} of {human_bytes(look.bytes)} verified; 5.0 GiB free"
+    steps = f"model ({folder}): read 27 B that is there and take {size} B from the Hub; {there}; "
+    for speed, told in (
+        (staging.Speed(), "time not known yet: nothing was measured here"),
+        (staging.Speed(read=27), "time not known yet: nothing was measured here"),
+        (staging.Speed(read=27, fetch=size / 59), "about 1 min 00 s at the rate of last time"),
+        (staging.Speed(limit=(27 + size) / 60), "1 min 00 s or more, by the limit"),
+    ):
+        assert staging.plan([look], "the Hub", lambda path: 5 << 30, speed) == [steps + told]
+
+
+def test_the_rate_of_large_jobs_is_remembered(tmp_path: Path) -> None:
+    staging.note_rate(tmp_path, "read", 1 << 20, 1)
+    assert staging.speed_of(tmp_path, "hub", 0) == staging.Speed()
+    staging.note_rate(tmp_path, "read", 1 << 30, 2)
+    staging.note_rate(tmp_path, "chain", 1 << 30, 4)
+    assert staging.speed_of(tmp_path, "chain", 5) == staging.Speed(read=1 << 29, fetch=1 << 28, limit=5)
+    assert staging.speed_of(tmp_path, "hub", 0) == staging.Speed(read=1 << 29)
+    (tmp_path / "rates.json").write_text('{"read": []}')
+    assert staging.speed_of(tmp_path, "hub", 7) == staging.Speed(limit=7)

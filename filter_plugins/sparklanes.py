@@ -370,6 +370,7 @@ class FilterModule:
             "sparklanes_idle": gates.idle,
             "sparklanes_borrowed": weights.borrowed,
             "sparklanes_budgets": gates.budgets,
+            "sparklanes_chain_peers": weights.chain_peers,
             "sparklanes_complete_on": weights.complete_on,
             "sparklanes_fabric_plans": fabric_reach.plans,
             "sparklanes_fabric_addresses": weights.fabric_addresses,
@@ -385,6 +386,7 @@ class FilterModule:
             "sparklanes_health": health,
             "sparklanes_hosts_kept": hosts_kept,
             "sparklanes_identities": gates.identities,
+            "sparklanes_management_addresses": weights.management_addresses,
             "sparklanes_models": weights.models,
             "sparklanes_one_time_secret": one_time_secret,
             "sparklanes_network_plan": gates.network_plan,
@@ -403,4 +405,7 @@ class FilterModule:
             "teacher_forcing_bank": teacher_forcing_bank,
             "teacher_forcing_judge": teacher_forcing_judge,
             "teacher_forcing_source": teacher_forcing_source,
+            "sparklanes_weights_lack": weights.lack,
+            "sparklanes_weights_servers": weights.servers,
+            "sparklanes_weights_table": weights.table,
         }

@@ -116,9 +116,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-url:
-  description: Where the next ones take the models, C(rsync://USER@ADDRESS:PORT).
-  type: str
+urls:
+  description: Where the next ones take the models, C(rsync://USER@ADDRESS:PORT); a second one is that of the management network.
+  type: list
+  elements: str
   returned: when lent
 actions:
   description: What was done, in sentences.
@@ -190,7 +191,8 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         except ValueError:
             raise StagingError(f"{address!r} is no IP address; role roce finds those of the fabric") from None
     names = sorted(Model.from_dict(model).name for model in params["models"])
-    answer = {"url": f"rsync://{user_of(params['secret'])}@{params['address']}:{params['port']}"}
+    user = user_of(params["secret"])
+    answer = {"urls": [f"rsync://{user}@{address}:{params['port']}" for address in addresses]}
     if module.check_mode:
         return {"changed": True, "actions": ["would lend"], **answer}
     keys = ("models", "port", "allow", "idle_seconds", "staged_dir", "shared")

@@ -238,10 +238,11 @@ class Handler(BaseHTTPRequestHandler):
         faults = self.server.faults
         limit = faults.take_drop() if entry.lfs and faults.drop_after else 0
         corrupt = f"{repo}/{entry.path}" in faults.corrupt
+        size = min(BLOCK, max(512, faults.rate // 8)) if faults.rate else BLOCK  # a small file takes its time, too
         sent, began = 0, time.monotonic()
         with (self.server.root / repo / entry.path).open("rb") as stream:
             stream.seek(first)
-            while sent < count and (block := stream.read(min(BLOCK, count - sent))):
+            while sent < count and (block := stream.read(min(size, count - sent))):
                 if corrupt and first + sent + len(block) == entry.size:
                     block = block[:-1] + bytes([block[-1] ^ 1])
                 if limit and sent + len(block) > limit:

@@ -212,8 +212,8 @@ class Choice:
 
     def hopeless(self, lacking: Sequence[str], now: float) -> str:
         """Why waiting is of no use any more, or nothing. Called while nothing is under way."""
-        if any(self.giver(file, now) for file in lacking):
-            return ""
+        if any(peer.has(file) and self.live(peer, now) for peer in self.peers for file in lacking):
+            return ""  # whoever is waited for in its place gives way in the end
         news = max([peer.news or self.began for peer in self.peers] + [self.fed])
         ended = all(self._spent(peer, lacking, now) for peer in self.peers)
         if not ended and now - news <= 3 * self.patience:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256")
+KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256", "bad_sha256")
 
 
 def models(model: Mapping[str, Any], drafter: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -30,3 +30,56 @@ def fabric_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[
     """Fabric addresses of the ranks that have one."""
     found = [(hostvars[rank].get("roce_fabric") or {}).get("host_ip") for rank in ranks]
     return [str(address) for address in found if address]
+
+
+def management_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[str]:
+    """Addresses of the ranks in the management network, as the inventory has them."""
+    names = ("model_weights_management_address", "ansible_host")
+    return [str(next((hostvars[rank][name] for name in names if hostvars[rank].get(name)), rank)) for rank in ranks]
+
+
+def chain_peers(hostvars: Mapping[str, Any], order: Sequence[str], host: str, lent: str) -> list[dict[str, str]]:
+    """Whom a Spark takes from: those before it in the chain that lend, the nearest first; over the management network last."""
+    before = reversed(order[: order.index(host)])
+    found = [(name, (hostvars[name].get(lent) or {}).get("urls") or []) for name in before]
+    fabric = [{"name": name, "url": urls[0]} for name, urls in found if urls]
+    return fabric + [{"name": f"{name} (management network)", "url": urls[1]} for name, urls in found if len(urls) > 1]
+
+
+def servers(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str) -> list[str]:
+    """The file servers that hold the models of the ranks; empty where each has them on its own disk."""
+    looks = [(hostvars[rank].get(result) or {}).get("models") or [] for rank in ranks]
+    return sorted({str(model["server"]) for models in looks for model in models if model.get("server")})
+
+
+def lack(result: Mapping[str, Any], host: str) -> str:
+    """Why a Spark does not have all models, and what it lacks."""
+    parts = []
+    for model in result.get("models") or []:
+        if not model.get("staged"):
+            files = f"{model['lacking']} files ({model['lacks']})" if model.get("lacking") else "files, or their proof"
+            parts.append(f"{model['name']} in {model['path']} lacks {files}")
+    told = [
+        f"{check['found']}; expected {check['expected']}" for check in result.get("checks") or [] if check["status"] == "fail"
+    ]
+    why = str(result.get("msg") or "; ".join(told[:3]) or "nobody said why")
+    text = f"{host}: {'; '.join(parts) or 'not known what it has'}. {why.removeprefix(f'{host}: ')}"
+    return f"{text}. Mend that and run this again: what is verified stays"
+
+
+def table(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str, asked: Sequence[str]) -> list[str]:
+    """A line a Spark, where not all have everything. `asked`: the hosts of this play."""
+    looks = {rank: hostvars[rank].get(result) or {} for rank in ranks}
+    here = [rank for rank in ranks if rank in asked]
+    if all(looks[rank].get("staged") is True for rank in here):
+        return []
+    lines = []
+    for rank in here:
+        look = looks[rank]
+        if look.get("staged") is True:
+            lines.append(f"{rank}: complete")
+        elif not look.get("models"):
+            lines.append(f"{rank}: did not answer")
+        else:
+            lines.append(lack(look, rank))
+    return lines

@@ -11,92 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import job_status
-import model_lend
 import model_stage
 import pytest
 from ansible.module_utils.sparklanes import fetching, jobs
-from checkpoints import checkpoint, flip, hub_cache
-from conftest import ROOT, RunModule
+from checkpoints import flip, hub_cache
+from conftest import RunModule
+from staging_nodes import SECOND, Node, Start, free_port, hub, needs_rsync, same, source
 
-SECOND = "model-00002-of-00003.safetensors"
-CLIENT = """#!/usr/bin/env python3
-import os, sys, urllib.request
-_, _, repo, file, _, revision, _, folder = sys.argv
-target = os.path.join(folder, file)
-os.makedirs(os.path.dirname(target), exist_ok=True)
-request = urllib.request.Request(f"{os.environ['HF_ENDPOINT']}/{repo}/resolve/{revision}/{file}")
-request.add_header("Authorization", "Bearer " + os.environ.get("HF_TOKEN", ""))
-with urllib.request.urlopen(request) as answer, open(target, "wb") as stream:
-    stream.write(answer.read())
-"""
-
-needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed here")
-
-
-class Node:
-    """One Spark: its folders, and the modules run as on it."""
-
-    def __init__(self, root: Path, run_module: RunModule, name: str) -> None:
-        self.root = root
-        self.run_module = run_module
-        self.name = name
-        self.path = root / "models" / "tiny"
-        hf = root / "venvs" / "hub-2.4.0" / "bin" / "hf"
-        hf.parent.mkdir(parents=True)
-        hf.write_text(CLIENT)
-        hf.chmod(0o755)
-        (hf.parents[1] / "sparklanes-ready").write_text("huggingface_hub==2.4.0\n")
-
-    def places(self, *names: str) -> dict[str, str]:
-        return {f"{name}_dir": str(self.root / name) for name in names}
-
-    def model(self, revision: str, **more: Any) -> dict[str, Any]:
-        return {"name": "model", "path": str(self.path), "repo": "acme/tiny", "revision": revision, **more}
-
-    def ask(self, revision: str, check: bool = False, guards: dict[str, Any] | None = None, **args: Any) -> dict[str, Any]:
-        models = [self.model(revision, **(guards or {}))]
-        common = {"host": self.name, "reserve_gib": 0, "workers": 2, **self.places("staged", "jobs", "venvs")}
-        return self.run_module(model_stage, {"models": models, **common, **args}, check=check)
-
-    def status(self, **args: Any) -> dict[str, Any]:
-        return self.run_module(job_status, {"job": "stage", **self.places("jobs"), **args})
-
-    def stage(self, revision: str, **args: Any) -> dict[str, Any]:
-        """Ask, follow the job to its end, and give what long_job would."""
-        first = self.ask(revision, **args)
-        if "job" not in first:
-            return first
-        last = self.status(wait=60)
-        assert last["finished"], last
-        return {**first, **last.get("result", {}), "failed": last["job_failed"], "msg": last["error"]}
-
-    def lend(self, revision: str, port: int, secret: str, **args: Any) -> dict[str, Any]:
-        return self.run_module(
-            model_lend,
-            {
-                "models": [{key: self.model(revision)[key] for key in ("name", "path", "repo", "revision")}],
-                "address": "127.0.0.1",
-                "port": port,
-                "allow": ["127.0.0.1"],
-                "secret": secret,
-                **self.places("staged", "jobs"),
-                **args,
-            },
-        )
-
-    def keep(self) -> dict[str, Any]:
-        return self.run_module(model_lend, {"state": "kept", "models": [], **self.places("jobs")})
+__all__ = ["hub", "source"]  # fixtures
 
 
 @pytest.fixture
@@ -107,46 +35,6 @@ def nodes(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
     for node in made:
         for job in ("stage", "lend"):
             jobs.Jobs(lambda command: (0, "", ""), node.root / "jobs", systemd=False).stop(job)
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return checkpoint(tmp_path / "hub" / "acme" / "tiny", size=4096)
-
-
-Start = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def hub(source: Path) -> Iterator[Start]:
-    """`hub(*options)` starts a server and returns (endpoint, revision)."""
-    servers = []
-    command = [sys.executable, str(ROOT / "sandbox" / "hub.py"), "--root", str(source.parents[1])]
-
-    def run(*options: str) -> tuple[str, str]:
-        server = subprocess.Popen(
-            [*command, "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        servers.append(server)
-        assert server.stdout is not None
-        endpoint = server.stdout.readline().strip()
-        revision = subprocess.run([*command, "--print-revision", "acme/tiny"], check=True, capture_output=True, text=True)
-        return endpoint, revision.stdout.strip()
-
-    yield run
-    for server in servers:
-        server.send_signal(signal.SIGTERM)
-        server.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def same(one: Path, other: Path) -> bool:
-    return {f.name: f.read_bytes() for f in one.iterdir()} == {f.name: f.read_bytes() for f in other.iterdir()}
 
 
 def test_check_mode_on_a_virgin_node_gives_the_plan(nodes: list[Node]) -> None:
@@ -206,8 +94,8 @@ def test_a_bad_file_is_kept_for_inspection_where_asked(nodes: list[Node], hub: S
     nodes[0].stage(revision, endpoint=endpoint)
     flip(nodes[0].path / SECOND, keep_mtime=True)
     rotten = (nodes[0].path / SECOND).read_bytes()
-    for source in ({"endpoint": endpoint, "repair": False}, {"source": "directory"}):
-        result = nodes[0].stage(revision, verify="full", **source)
+    for way in ({"endpoint": endpoint, "repair": False}, {"source": "directory"}):
+        result = nodes[0].stage(revision, verify="full", **way)
         assert result["failed"]
         assert f"s1 WEIGHTS.CONTENT: {nodes[0].path}/{SECOND}: hash" in result["msg"]
         assert result["checks"][0]["remedy"]
@@ -308,7 +196,7 @@ def test_a_running_job_is_attached_to(nodes: list[Node], hub: Start) -> None:
 
 
 def borrow(node: Node, revision: str, lent: dict[str, Any], secret: str, **args: Any) -> dict[str, Any]:
-    chain = {"peers": [{"name": "s1", "url": lent["url"]}], "secret": secret, "patience": 2}
+    chain = {"peers": [{"name": "s1", "url": lent["urls"][0]}], "secret": secret, "patience": 2}
     return node.stage(revision, source="chain", chain=chain, **args)
 
 
@@ -317,7 +205,7 @@ def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: P
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
     lent = nodes[0].lend(revision, free_port(), "once-1")
-    assert lent["url"].startswith("rsync://stage-")
+    assert lent["urls"][0].startswith("rsync://stage-")
     # The beginning of a file from a run that was cut is continued; a wrong beginning is found by the hash.
     for name, content in ((SECOND, (source / SECOND).read_bytes()[:5000]), ("config.json", b"wrong")):
         incoming = nodes[1].path.parent / ".tiny.incoming" / hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -330,7 +218,7 @@ def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: P
     digests = {node.ask(revision, state="planned")["models"][0]["manifest_sha256"] for node in nodes}
     assert len(digests) == 1
     assert len(digests.pop()) == 64
-    again = nodes[0].lend(revision, int(lent["url"].rpartition(":")[2]), "once-2")
+    again = nodes[0].lend(revision, int(lent["urls"][0].rpartition(":")[2]), "once-2")
     assert not again["changed"], "a second staging joins the first"
     shutil.rmtree(nodes[1].path)
     assert borrow(nodes[1], revision, again, "once-2")["staged"]

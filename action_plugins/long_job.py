@@ -35,6 +35,9 @@ OPTIONS = {
     "leader": {"type": "str", "default": ""},
 }
 
+# Looks that may fail, one after the other, before the first that is answered: a wrong question is never answered.
+FIRST_ANSWER = 3
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -157,7 +160,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types
         board: Board,
     ) -> dict[str, Any]:
         began = last_seen = time.monotonic()
-        shown = ""
+        shown, answered = "", False
         while True:
             asked = time.monotonic()
             try:
@@ -169,8 +172,18 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types
                 self.say(host, f"{label}: no connection ({first_line(str(error))}); the job runs on, trying again")
                 time.sleep(poll)
                 continue
-            last_seen = time.monotonic()
-            if answer.get("failed") or answer.get("finished"):
+            if answer.get("failed") and not answer.get("finished"):
+                # The look failed, not the work: a module that was killed, a disk that was full for a moment.
+                why = first_line(str(answer.get("msg") or answer.get("module_stderr") or ""))
+                patience = reconnect if answered else min(reconnect, FIRST_ANSWER * poll)
+                if asked - last_seen < patience and not board.read()[1]:
+                    self.say(host, f"{label}: no answer ({why}); the job runs on, trying again")
+                    time.sleep(poll)
+                    continue
+                self.say(host, f"{label}: failed")
+                return ending(start, answer, host, label)
+            last_seen, answered = time.monotonic(), True
+            if answer.get("finished"):
                 self.say(host, f"{label}: {'failed' if answer.get('failed') or answer.get('job_failed') else 'done'}")
                 return ending(start, answer, host, label)
             done, why = board.read()

@@ -52,7 +52,9 @@ options:
     type: float
     default: 0
   reconnect:
-    description: Seconds to go on trying when the connection is lost.
+    description:
+      - Seconds to go on trying when the connection is lost, or when O(status_module) fails. One failed look is not the
+        end of the work.
     type: float
     default: 300
   label:

@@ -39,7 +39,7 @@ sys.path.insert(0, str(ROOT))
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes import staging  # noqa: E402
-from ansible.module_utils.sparklanes.fetching import Pace, digest  # noqa: E402
+from ansible.module_utils.sparklanes.digesting import Pace, digest  # noqa: E402
 
 from benchmarks.figures import Figure, emit  # noqa: E402
 

@@ -252,9 +252,6 @@ class MirrorSource(Source):
         return f"{self.urls[model.name].rstrip('/')}/{quote(name)}"
 
     def manifest(self, model: Model, store: Store) -> Manifest:
-        saved = store.manifest()
-        if saved is not None and saved.of(model) and saved.source == "mirror" and model.revision:
-            return with_digests(model, saved)
         return with_digests(model, self._listed(model))
 
     def _listed(self, model: Model) -> Manifest:

@@ -129,3 +129,26 @@ def test_a_failed_job_fails_the_task(follow: Follower) -> None:
     result = follow([bad])
     assert (result["failed"], result["msg"], result["checks"]) == (True, "s1: stage: disk full", [1])
     assert follow.lines() == ["s1  stage: failed"]
+
+
+BROKEN = {"failed": True, "msg": "MODULE FAILURE\nsee stdout"}
+
+
+def test_a_failed_look_is_not_the_end_of_the_work(follow: Follower) -> None:
+    assert "failed" not in follow([running("10 %"), BROKEN, BROKEN, running("90 %"), GOOD])
+    assert follow.lines()[1] == "s1  stage: no answer (MODULE FAILURE); the job runs on, trying again"
+
+
+def test_the_first_look_may_fail_too(follow: Follower) -> None:
+    assert "failed" not in follow([BROKEN, running("90 %"), GOOD])
+
+
+def test_looks_that_go_on_failing_are_told(follow: Follower) -> None:
+    result = follow([running("10 %"), *[BROKEN] * 20])
+    assert (result["failed"], result["msg"]) == (True, "s1: stage: MODULE FAILURE\nsee stdout")
+    assert follow.now >= 30
+
+
+def test_a_question_that_is_never_answered_is_not_asked_for_long(follow: Follower) -> None:
+    assert follow([BROKEN] * 20)["failed"]
+    assert follow.now == 15

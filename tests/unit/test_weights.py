@@ -41,3 +41,63 @@ def test_addresses_of_those_that_have_one() -> None:
 def test_a_secret_is_used_once() -> None:
     assert one_time_secret("") != one_time_secret("")
     assert len(one_time_secret("")) > 40
+
+
+def test_a_chain_is_taken_from_backwards_and_over_management_last() -> None:
+    hostvars = {
+        "s1": {"lent": {"urls": ["rsync://u@10.0.0.1:1", "rsync://u@192.168.0.1:1"]}},
+        "s2": {"lent": {"msg": "no rsync"}},
+        "s3": {"lent": {"urls": ["rsync://u@10.0.0.3:1"]}},
+        "s4": {},
+    }
+    order = ["s1", "s2", "s3", "s4"]
+    assert [peer["name"] for peer in weights.chain_peers(hostvars, order, "s4", "lent")] == [
+        "s3",
+        "s1",
+        "s1 (management network)",
+    ]
+    assert weights.chain_peers(hostvars, order, "s1", "lent") == []
+
+
+def test_management_addresses_are_the_inventorys() -> None:
+    hostvars = {
+        "s1": {"ansible_host": "192.168.0.1"},
+        "s2": {"ansible_host": "x", "model_weights_management_address": "10.9.9.2"},
+        "s3": {},
+    }
+    assert weights.management_addresses(hostvars, ["s1", "s2", "s3"]) == ["192.168.0.1", "10.9.9.2", "s3"]
+
+
+LACKING = {"name": "model", "path": "/m/tiny", "staged": False, "lacking": 2, "lacks": "a.bin, b.bin", "server": ""}
+
+
+def test_who_lacks_what_is_told_where_anybody_does() -> None:
+    hostvars = {
+        "s1": {"r": {"staged": True, "models": [{**LACKING, "staged": True}]}},
+        "s2": {"r": {"staged": False, "models": [LACKING], "msg": "s2: disk full"}},
+        "s3": {"r": {"unreachable": True, "msg": "no route"}},
+        "s4": {},
+    }
+    assert weights.table(hostvars, ["s1", "s4"], "r", ["s1"]) == []
+    assert weights.table(hostvars, ["s1", "s2", "s3", "s4"], "r", ["s1", "s2", "s3"]) == [
+        "s1: complete",
+        "s2: model in /m/tiny lacks 2 files (a.bin, b.bin). disk full. Mend that and run this again: what is verified stays",
+        "s3: did not answer",
+    ]
+
+
+def test_a_lack_without_a_message_is_told_by_its_checks() -> None:
+    checks = [
+        {"status": "fail", "found": "/m/tiny: 4 shards", "expected": "5"},
+        {"status": "warn", "found": "x", "expected": "y"},
+    ]
+    text = weights.lack({"models": [{**LACKING, "lacking": 0}], "checks": checks}, "s2")
+    assert text.startswith("s2: model in /m/tiny lacks files, or their proof. /m/tiny: 4 shards; expected 5. Mend")
+    assert "nobody said why" in weights.lack({}, "s2")
+
+
+def test_file_servers_are_found() -> None:
+    one = {"models": [{**LACKING, "server": "srv:/x"}, LACKING]}
+    assert weights.servers({"s1": {"r": one}, "s2": {"r": {"models": [LACKING]}}, "s3": {}}, ["s1", "s2", "s3"], "r") == [
+        "srv:/x"
+    ]

@@ -29,6 +29,8 @@ SILENCE = 15.0
 PENALTY = 30.0
 # Bad content of one file from one Spark: asked twice, then not again.
 BAD_LIMIT = 2
+# Letters of another Spark's error that are repeated here.
+TOLD = 200
 
 
 # --- the offer -------------------------------------------------------------------------------------------------------
@@ -240,5 +242,7 @@ class Choice:
         if peer.bad:
             told += f", and gave bad content: {peer.trouble}"
         if offer is not None and offer.work.failed:
-            told += f"; its own staging failed: {offer.work.error}"
+            # It may tell of others in its turn; what is said there is in its own result.
+            cut = f"{offer.work.error[:TOLD]}…" if len(offer.work.error) > TOLD else offer.work.error
+            told += f"; its own staging failed: {cut}"
         return f"{peer.name}: {told}"

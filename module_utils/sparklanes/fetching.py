@@ -108,7 +108,7 @@ class Staging:
         self.records: dict[str, Record] = {}
         self.lock = threading.RLock()
         self.standing = False
-        self.saved = 0.0
+        self.noted = True
         self.learnt = False
         self.checks: list[Check] = []
         self.actions: list[str] = []
@@ -131,38 +131,56 @@ class Staging:
         self.standing = assessment.complete and marker is not None and marker.of(self.model)
         self.store.save_manifest(self.manifest)
         self.records = {name: record for name, record in self.store.records().items() if name in assessment.verified}
-        self._save(now=True)
+        self._save()
 
     def run(self) -> None:
         """Raises what a person must hear; `checks` and `actions` tell the rest."""
         job = self.job
         assessment = assess(self.manifest, self.store.records(), look(self.folder))
-        try:
-            self._read(assessment.unread + (assessment.verified if job.full else []))
-            bad = [check for check in self.checks if check.status == FAIL]
-            wanted = [name for name in self.manifest.files if name not in self.records]
-            if wanted and job.source.fetches and (job.repair or not bad):
-                self._fetch(wanted)
-            elif wanted and not bad:
-                size = sum(self.manifest.files[name].size for name in wanted)
-                raise StagingError(
-                    f"{job.host}: {self.folder} lacks {few(wanted)} ({human_bytes(size)}), and is to be used as it"
-                    " is. Complete it by hand, or let it be fetched (model_weights_source: hub)"
-                )
-        finally:
-            self._save(now=True)
+        self._read(assessment.unread + (assessment.verified if job.full else []))
+        bad = [check for check in self.checks if check.status == FAIL]
+        wanted = [name for name in self.manifest.files if name not in self.records]
+        if wanted and job.source.fetches and (job.repair or not bad):
+            self._fetch(wanted)
+        elif wanted and not bad:
+            size = sum(self.manifest.files[name].size for name in wanted)
+            raise StagingError(
+                f"{job.host}: {self.folder} lacks {few(wanted)} ({human_bytes(size)}), and is to be used as it"
+                " is. Complete it by hand, or let it be fetched (model_weights_source: hub)"
+            )
         self._finish()
 
-    def _save(self, now: bool = False) -> None:
-        """Note what is known so far, so that a later run goes on from here. A model that stands complete keeps its
-        marker while it is read again, until something is found bad."""
+    def _save(self) -> None:
+        """Note what is known so far, so that a later run goes on from here and the next Spark of a chain can take it.
+        A model that stands complete keeps its marker while it is read again, until something is found bad."""
         with self.lock:
-            if not self.standing and (now or time.monotonic() - self.saved > SAVE_EVERY):
+            self.noted = True
+            if not self.standing:
                 if self.learnt:
                     self.store.save_manifest(self.manifest)
                     self.learnt = False
                 self.store.save(self.manifest, self.records, complete=False)
-                self.saved = time.monotonic()
+
+    @contextlib.contextmanager
+    def _noting(self, count: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Meanwhile what becomes known is noted soon, however many files that is at once."""
+        ended = threading.Event()
+
+        def note() -> None:
+            while not ended.wait(SAVE_EVERY):
+                count()
+                if not self.noted:
+                    with contextlib.suppress(OSError):  # a full disk is told by whoever writes the model
+                        self._save()
+
+        thread = threading.Thread(target=note, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._save()
 
     def _forget_old_files(self, before: Manifest | None) -> None:
         """Another revision stands here: what we put there and the new one lacks must go."""
@@ -197,10 +215,12 @@ class Staging:
                 self.checks.append(rot(self.model, self.job.host, name, found, expected))
                 self.records.pop(name, None)
                 self.standing = False
-            self._save(now=True)
+            self._save()
 
         began = time.monotonic()
-        self._raise(self.job.each(Feed(list(shard_order(self.manifest, names))), work))
+        with self._noting():
+            errors = self.job.each(Feed(list(shard_order(self.manifest, names))), work)
+        self._raise(errors)
         note_rate(self.job.store_root, "read", total, time.monotonic() - began)
         self.actions.append(f"read {len(names)} files of {self.folder} ({human_bytes(total)})")
 
@@ -212,14 +232,12 @@ class Staging:
         source.sweep(self.incoming)
         self.job.report.phase(f"{self.model.name}: fetch", total)
         feed = source.feed(self.model, manifest, names)
-        ended = threading.Event()
         arrived = 0
 
         def count() -> None:
-            while not ended.wait(1):
-                with self.lock:
-                    done = arrived
-                self.job.report.update(done=min(total, done + sum(allocated(self.incoming))))
+            with self.lock:
+                done = arrived
+            self.job.report.update(done=min(total, done + sum(allocated(self.incoming))))
 
         def work(name: str) -> None:
             nonlocal arrived
@@ -236,14 +254,9 @@ class Staging:
             self._keep(name, record)
             source.accepted(self.model, name)
 
-        counter = threading.Thread(target=count, daemon=True)
-        counter.start()
         began = time.monotonic()
-        try:
+        with self._noting(count):
             errors = self.job.each(feed, work)
-        finally:
-            ended.set()
-            counter.join()
         self._raise(errors)
         self.job.report.update(done=total)
         note_rate(self.job.store_root, "fetch" if source.attempts > 1 else "chain", total, time.monotonic() - began)
@@ -308,7 +321,7 @@ class Staging:
                 files = {**self.manifest.files, name: Content(content.size, record.sha256, content.git_sha1, content.at)}
                 self.manifest = Manifest(self.manifest.repo, self.manifest.revision, files, self.manifest.source)
                 self.learnt = True
-        self._save()
+            self.noted = False
 
     def _raise(self, errors: Sequence[Exception]) -> None:
         told = [error for error in errors if not isinstance(error, Cancelled)]

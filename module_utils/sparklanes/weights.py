@@ -38,6 +38,11 @@ def management_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> l
     return [str(next((hostvars[rank][name] for name in names if hostvars[rank].get(name)), rank)) for rank in ranks]
 
 
+def chain_order(ranks: Sequence[str], complete: Sequence[str]) -> list[str]:
+    """The chain: those that have it all, then the others, as the ranks stand."""
+    return [*complete, *(rank for rank in ranks if rank not in complete)]
+
+
 def chain_peers(hostvars: Mapping[str, Any], order: Sequence[str], host: str, lent: str) -> list[dict[str, str]]:
     """Whom a Spark takes from: those before it in the chain that lend, the nearest first; over the management network last."""
     before = reversed(order[: order.index(host)])

@@ -101,3 +101,7 @@ def test_file_servers_are_found() -> None:
     assert weights.servers({"s1": {"r": one}, "s2": {"r": {"models": [LACKING]}}, "s3": {}}, ["s1", "s2", "s3"], "r") == [
         "srv:/x"
     ]
+
+
+def test_the_chain_begins_with_those_that_have_it() -> None:
+    assert weights.chain_order(["s1", "s2", "s3", "s4"], ["s3"]) == ["s3", "s1", "s2", "s4"]

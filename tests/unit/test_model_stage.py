@@ -302,7 +302,7 @@ def test_a_daemon_left_by_another_staging_is_replaced(nodes: list[Node], hub: St
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
     port = free_port()
-    assert nodes[0].lend(revision, port, "once-1")["changed"]
+    assert nodes[0].lend(revision, port, "once-1", allow=["127.0.0.1"])["changed"]
     assert not nodes[0].lend(revision, port, "once-2", allow=["127.0.0.1"])["changed"]
     wider = nodes[0].lend(revision, port, "once-3", allow=["127.0.0.1", "127.0.0.2"])
     assert wider["changed"]

@@ -56,7 +56,17 @@ GROUPS = {
     "GLM-5.3-Flash on one x86 host": lambda lane: lane["lane_family"] == "glm53_flash_x86",
     "Sandbox": lambda lane: lane["lane_family"] == "sandbox",
 }
-COLUMNS = ("lane", "context", "KV cache of a rank", "pool (tokens)", "one stream, tok/s", "together, tok/s", "image", "open")
+COLUMNS = (
+    "lane",
+    "context",
+    "KV cache of a rank",
+    "pool (tokens)",
+    "one stream, tok/s",
+    "together, tok/s",
+    "measured",
+    "image",
+    "open",
+)
 TAIL = """\
 ## A lane of your own
 
@@ -150,7 +160,17 @@ def overview(names: list[str]) -> Iterator[str]:
     for name in names:
         lane = lane_of(name)
         title = f"[`{name}`](#{name})" + (" (negative example)" if lane["lane_negative"] else "")
-        values = (title, tokens(lane["lane_max_model_len"]), cache(lane), pool(lane), alone(lane), together(lane), image(lane))
+        date = str(lane["lane_expect"].get("date", "–")).partition(" (")[0]
+        values = (
+            title,
+            tokens(lane["lane_max_model_len"]),
+            cache(lane),
+            pool(lane),
+            alone(lane),
+            together(lane),
+            date,
+            image(lane),
+        )
         yield "| " + " | ".join(cell(value) for value in (*values, str(len(unknowns(lane))))) + " |"
 
 
@@ -165,7 +185,7 @@ def section(name: str) -> Iterator[str]:
     tag = f":{given['tag']}" if given["tag"] else ""
     rows = [
         ("shape", shape),
-        ("source", ", ".join(str(source[key]) for key in ("repository", "launcher", "commit", "date") if source.get(key))),
+        ("source", ", ".join(f"`{source[key]}`" for key in ("repository", "launcher", "commit", "date") if source.get(key))),
         ("image", f"`{given['repository']}{tag}`, {given['digest'] or 'digest unknown'}, vLLM {given['vllm'] or 'unknown'}"),
         (
             "weights",
@@ -196,7 +216,8 @@ def page() -> str:
         parts += [f"## {title}", "", *overview(names), ""]
     parts += [
         "*pool*: what the boot log prints. It is the number of full windows that fit times the window, so it grows with the window without one",
-        "byte more of memory; compare pools of one window only. *open*: things that a launch asks for first, since no source tells them.",
+        "byte more of memory; compare pools of one window only. *one stream*, *together*: how they were measured differs, and stands with each lane",
+        "below; counting to 100 (count100) is the ceiling of a drafter, prose its floor. *open*: what a launch asks for first, since no source tells it.",
         "",
         "## Each lane",
         "",

@@ -137,6 +137,8 @@ def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[s
     by_id = {box.id: box for box in boxes}
     found = []
     for listener in parse_ss(out):
+        if listener.pid == os.getpid():
+            continue  # the end of the rendezvous port that this module holds for a moment
         box = None
         if listener.pid:
             try:
@@ -227,6 +229,9 @@ def main() -> None:
     )
     params = module.params
     facts: dict[str, Any] = {"time": time.time()}
+    end = params["master_port"]
+    # Before anything that takes time: the others may come at any moment.
+    meeting = fabric_reach.Meeting(end["address"], end["port"]) if end and end["listen_for"] else None
     docker, images = Docker(module.run_command), ImageStore(module.run_command, Path(params["root"], "images"))
     boxes: list[Container] = []
     try:
@@ -245,9 +250,8 @@ def main() -> None:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
     facts["listeners"] = listener_facts(module, boxes)
-    end, meeting = params["master_port"], None
-    if end and end["listen_for"]:  # after the look at who listens, before anything that takes time
-        meeting = fabric_reach.Meeting(end["address"], end["port"])
+    if end and not meeting:  # now, while rank 0 does what takes time
+        facts["master_port"] = knock(module, end)
     facts["gpu"] = gpu.facts()
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
@@ -266,8 +270,6 @@ def main() -> None:
     facts["image_conf"] = image_conf(module, docker, facts["image"]["name"]) if facts["image"] else None
     if meeting:
         facts["master_port"] = meeting.meet(end["listen_for"], MEET_SECONDS)
-    elif end:
-        facts["master_port"] = knock(module, end)
     module.exit_json(changed=False, readiness=facts)
 
 

@@ -39,8 +39,11 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def rails(fabric: Facts) -> str:
     named = [
-        f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4')} mtu {rail.get('mtu')}" for rail in fabric.get("rails") or []
+        f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4') or rail.get('ipv6')} mtu {rail.get('mtu')}"
+        for rail in fabric.get("rails") or []
     ]
+    # What makes the fabric unusable stands beside what is left of it; `ansible HOST -m roce_facts` explains the code.
+    named += [f"{code}!" for code in dict.fromkeys(str(error.get("code")) for error in fabric.get("errors") or [])]
     return ", ".join(named) or "-"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.module_utils.sparklanes import readiness
+from ansible.module_utils.sparklanes import readiness, status
 from ansible.module_utils.sparklanes.status import Row, lines, verdict
 
 
@@ -79,3 +79,10 @@ def test_another_lane_that_serves_is_named() -> None:
     assert readiness.other_lane(facts("a", "a"), "y") == "x"
     assert readiness.other_lane(facts("a", "a"), "x") == ""
     assert readiness.other_lane({}, "x") == ""
+
+
+def test_a_rail_that_is_amiss_is_seen() -> None:
+    left = {"hca": "rocep1s0f0", "ipv4": None, "ipv6": "fd00::1", "mtu": 9000}
+    assert status.rails({"rails": [left], "errors": [{"code": "HALF_MISSING"}]}) == "rocep1s0f0 fd00::1 mtu 9000, HALF_MISSING!"
+    assert status.rails({"rails": [], "errors": [{"code": "NO_IPV4"}, {"code": "NO_IPV4"}]}) == "NO_IPV4!"
+    assert status.rails({}) == "-"

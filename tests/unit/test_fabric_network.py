@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,14 @@ def test_a_file_that_nobody_applied_is_tried_again(do: Do, spark: Path, now: str
     assert do("present")["changed"] is True
 
 
+def test_an_ipv6_address_that_a_router_added_is_no_change(do: Do, spark: Path) -> None:
+    six = [{"name": A, "address": "fd00::1/64"}]
+    etc(spark).parent.mkdir(parents=True)
+    etc(spark).write_text(netplan.render(six, 9000))
+    set_state(spark, ip=addr(9000, **{A: ["fd00::1/64", "fd00::abcd/64"]}))
+    assert do("present", interfaces=six)["changed"] is False
+
+
 def test_what_another_author_wrote_is_kept_aside(do: Do, spark: Path) -> None:
     etc(spark).parent.mkdir(parents=True)
     etc(spark).write_text("network: {version: 2}\n")
@@ -163,7 +172,18 @@ def test_taken_back_etc_is_as_before(do: Do, spark: Path) -> None:
     assert (result["changed"], result["on_trial"]) == (True, False)
     assert not etc(spark).exists()
     assert calls(spark, "ip")[-1] == f"ip link set dev {B} mtu 1500"
+    assert not (spark / network_trial.SCRIPT).exists()
     assert do("reverted")["changed"] is False
+
+
+def test_the_timer_leaves_nothing_either(do: Do, spark: Path) -> None:
+    """What systemd runs when nobody keeps the trial."""
+    do("present")
+    subprocess.run(["sh", str(spark / network_trial.SCRIPT)], check=True)
+    assert not trial(spark).exists()
+    assert not (spark / network_trial.SCRIPT).exists()
+    set_state(spark, armed="inactive")
+    assert do("kept")["changed"] is False
 
 
 def test_an_apply_that_fails_is_taken_back_at_once_with_its_words(do: Do, spark: Path) -> None:

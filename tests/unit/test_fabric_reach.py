@@ -13,6 +13,9 @@ import readiness_info
 from ansible.module_utils.sparklanes import fabric_reach as reach
 from ansible.module_utils.sparklanes.containers import DockerError
 from ansible.module_utils.sparklanes.fabric_conf import image_conf_check
+from ansible.module_utils.sparklanes.rdma import parse_rules
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def fabric(number: int, mtu: int = 9000, **more: Any) -> dict[str, Any]:
@@ -234,6 +237,13 @@ def test_connections_of_a_rank_that_runs() -> None:
     assert reach.established(text, "10.1.0.1", 29501)
     assert not reach.established(text, "10.1.0.1", 2950)
     assert not reach.established("", "10.1.0.1", 29500)
+
+
+@given(st.text(), st.text(), st.integers(0, 70000))
+def test_whatever_ping_and_ss_print_there_is_an_answer(ping_says: str, ss_says: str, number: int) -> None:
+    assert len(reach.complaint(ping_says)) <= 200
+    assert reach.established(ss_says, "10.1.0.1", number) in (True, False)
+    assert parse_rules(ss_says) == []
 
 
 # An nccl.conf in the image

@@ -78,6 +78,11 @@ def netplan(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             f"rm -f /etc/netplan/* /run/netplan/*; netplan apply; ip link del {DEVICE}; systemctl stop systemd-networkd",
             check=False,
         )
+    for node in missing:  # the nodes of other tests have neither
+        fleet.on(
+            node,
+            "systemctl stop systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket; dpkg --purge netplan.io udev",
+        )
 
 
 def play(fleet: Fleet, *more: str, **changed: Any) -> Outcome:

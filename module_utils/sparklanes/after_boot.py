@@ -34,6 +34,7 @@ POLICIES = (STAY_DOWN, LAUNCH)
 SETTINGS = "/etc/sparklanes/boot.json"
 REPORT = "/run/sparklanes/boot.json"
 PACKAGE = "ansible.module_utils.sparklanes"
+LINKS_SECONDS = 180.0
 
 
 def decide(policy: str, state: DeploymentState, transaction: Transaction | None) -> tuple[str, str]:
@@ -68,6 +69,19 @@ def run_command(argv: list[str], environ_update: Mapping[str, str] | None = None
     return done.returncode, done.stdout, done.stderr
 
 
+def wait_for_address(address: str, seconds: float = LINKS_SECONDS) -> str:
+    """Why the fabric is not there yet after all that time, empty once it is: its links come up after the management network."""
+    end = time.monotonic() + seconds
+    while address:
+        _, out, err = run_command(["ip", "-brief", "address", "show"])
+        if any(word.partition("/")[0] == address for word in out.split()):
+            return ""
+        if time.monotonic() >= end:
+            return f"its fabric address {address} is on no interface {err.strip()}".rstrip()
+        time.sleep(2)
+    return ""
+
+
 def one(policy: str, deployment: str, state_root: str, log_root: str) -> dict[str, Any] | None:
     """Decide about one deployment and act; what to report of it, None for nothing."""
     store = Store(deployment, state_root)
@@ -77,6 +91,9 @@ def one(policy: str, deployment: str, state_root: str, log_root: str) -> dict[st
     told = {"deployment": deployment, "release": release, "sentence": sentence, "started": False, "failed": False}
     if not release:
         return told
+    missing = wait_for_address(str(((store.spec(release) or {}).get("env") or {}).get("VLLM_HOST_IP") or ""))
+    if missing:
+        return {**told, "failed": True, "sentence": f"stays down: release {release} could not be started, as {missing}"}
     try:
         Rank(run_command, deployment, state_root, log_root).start(release, os.environ)
     except (RankError, DockerError, OSError, ValueError, KeyError) as error:

@@ -172,3 +172,16 @@ def test_the_unit_is_laid_down_enabled_and_never_started(tmp_path: Path, run_mod
 
 def test_a_policy_without_a_unit_is_refused(tmp_path: Path, run_module: RunModule) -> None:
     assert "unit" in run_module(boot_policy, {"policy": "stay_down", "root": str(tmp_path)})["msg"]
+
+
+def test_a_rank_waits_for_the_fabric_and_says_what_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ["lo UNKNOWN 127.0.0.1/8", "lo UNKNOWN 127.0.0.1/8\nenp1s0f0np0 UP 192.168.100.11/24"]
+    clock = {"now": 0.0}
+    monkeypatch.setattr(after_boot, "run_command", lambda *_: (0, shown[min(len(shown) - 1, int(clock["now"] // 2))], ""))
+    monkeypatch.setattr(after_boot.time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(after_boot.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
+    assert after_boot.wait_for_address("192.168.100.11") == ""
+    assert clock["now"] == 2
+    assert after_boot.wait_for_address("192.168.100.1") == "its fabric address 192.168.100.1 is on no interface"
+    assert clock["now"] < 200
+    assert after_boot.wait_for_address("") == ""

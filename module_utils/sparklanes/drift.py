@@ -179,7 +179,8 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "restart", options.get("restart") or "no"
     if options.get("privileged"):
         yield "privileged", True
-    yield "network", options.get("network") or "bridge"
+    network = options.get("network") or "bridge"
+    yield "network", "bridge" if network == "default" else network
     yield "ipc", options.get("ipc") or "private"
     yield "shm_size", size_of(options.get("shm_size")) or _SHM_DEFAULT
     memory, swap = size_of(options.get("memory")) or 0, size_of(options.get("memory_swap")) or 0
@@ -239,7 +240,7 @@ def spec_of_inspect(
             "shm_size": host.get("ShmSize"),
             "memory": host.get("Memory"),
             "memory_swap": host.get("MemorySwap"),
-            "gpus": _gpus(host.get("DeviceRequests") or []),
+            "gpus": _gpus(host.get("DeviceRequests") or []) or ("all" if host.get("Runtime") == "nvidia" else None),
             "ulimits": [f"{one['Name']}={one['Soft']}:{one['Hard']}" for one in host.get("Ulimits") or []],
             "cap_add": list(host.get("CapAdd") or []),
             "devices": [f"{one['PathOnHost']}:{one['PathInContainer']}" for one in host.get("Devices") or []],

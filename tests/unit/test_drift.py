@@ -120,6 +120,13 @@ def test_what_the_image_sets_counts_only_where_the_lane_sets_it_too() -> None:
     assert found(ours, drift.spec_of_inspect(entry)) == {**expected, "env PATH": (drift.ABSENT, "/bin")}
 
 
+def test_older_ways_to_say_gpus_and_networks() -> None:
+    entry = inspected({**lanes_spec(), "options": {**lanes_spec()["options"], "gpus": None, "network": "default"}})
+    entry["HostConfig"]["Runtime"] = "nvidia"
+    options = {**lanes_spec()["options"], "gpus": "all", "network": None}
+    assert found({**lanes_spec(), "options": options}, drift.spec_of_inspect(entry)) == {}
+
+
 @pytest.mark.parametrize(
     ("value", "bytes_"),
     [

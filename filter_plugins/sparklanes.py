@@ -32,6 +32,8 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.sparklanes import (  # noqa: E402
     archiving,
     bandwidth,
+    budget,
+    capacity,
     controller,
     deployments,
     drift,
@@ -47,6 +49,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     rank_checks,
     teacher_forcing,
     teacher_forcing_run,
+    traps,
     weights,
 )
 from ansible.module_utils.sparklanes.checks import Check, failures, sentence, table, verdict  # noqa: E402
@@ -106,8 +109,13 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
 
 def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     """The command of a rank for people, with what they should know above it."""
-    spec = lane_rank_spec(hostvars, host, groups)
-    return f"{lanes.describe(lane_of(hostvars, host), spec)}\n{lanes.command_text(spec)}"
+    spec, lane = lane_rank_spec(hostvars, host, groups), lane_of(hostvars, host)
+    lines = lanes.describe(lane, spec).splitlines()
+    if spec["rank"] == 0:
+        fits = ["", "What fits:", *capacity.text(lane), "", "Memory of the worst rank:", *budget.text(lane)]
+        known = traps.notes(lane)
+        lines += [f"# {line}".rstrip() for line in [*fits, *(["", "Good to know:", *known] if known else [])]]
+    return "\n".join([*lines, lanes.command_text(spec)])
 
 
 def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -283,12 +284,51 @@ def lookup(lane: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def site_line(path: str, value: str) -> str:
-    """The line of a site's file that fills a dotted path: `lane_image.digest` is `lane_image_site: {digest: …}`."""
-    name, *keys = path.split(".")
-    for key in reversed(keys):
-        value = f"{{{key}: {value}}}"
-    return f"{name}_site: {value}" if keys else f"{name}: {value}"
+def site_line(variable: str, tree: Any) -> str:
+    """The line of a site's file that fills parts of a variable: `lane_image_site: {digest: …}`, or `lane_max_model_len: …`."""
+    return f"{variable}_site: {_flow(tree)}" if isinstance(tree, Mapping) else f"{variable}: {tree}"
+
+
+def _flow(tree: Any) -> str:
+    return (
+        "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in tree.items()) + "}" if isinstance(tree, Mapping) else str(tree)
+    )
+
+
+@dataclass
+class _Unknowns:
+    """What is still unknown, and for each variable the one line that fills all its parts: a second line would replace the first."""
+
+    where: str
+    who: str
+    refused: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    trees: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, path: str, what: str, keys: Sequence[str], value: str, remedy: str = "") -> None:
+        if path in self.refused:
+            return
+        self.refused[path] = (what, keys[0], remedy)
+        if remedy:
+            return
+        tree: Any = self.trees
+        for key in keys[:-1]:
+            tree = tree.setdefault(key, {})
+            if not isinstance(tree, dict):
+                return  # the whole is asked for already
+        tree.setdefault(keys[-1], value)
+
+    def checks(self) -> list[Check]:
+        return [
+            Check(
+                "LANE.UNKNOWN",
+                self.who,
+                FAIL,
+                what,
+                f"{path} is known before launch",
+                remedy or f"Add one line to {self.where}: {site_line(variable, self.trees[variable])}",
+            )
+            for path, (what, variable, remedy) in self.refused.items()
+        ]
 
 
 def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
@@ -297,31 +337,26 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
     Rendering works without: a person may look at the commands first.
     """
     who, name = host or str(lane["lane_id"]), str(lane["lane_id"])
-    where = SITE_FILE.format(lane=name)
-    refused: dict[str, Check] = {}
-
-    def refuse(path: str, what: str, value: str, remedy: str = "") -> None:
-        remedy = remedy or f"Add one line to {where}: {site_line(path, value)}"
-        refused.setdefault(path, Check("LANE.UNKNOWN", who, FAIL, what, f"{path} is known before launch", remedy))
-
+    unknown = _Unknowns(SITE_FILE.format(lane=name), who)
     for item in lane["lane_unknowns"]:
-        path, _, value = item["fill"].partition(":")
-        if path.strip() == "lane_image.digest" and lookup(lane, "lane_image.ids"):
+        path, _, value = (part.strip() for part in item["fill"].partition(":"))
+        if path == "lane_image.digest" and lookup(lane, "lane_image.ids"):
             continue  # An ID names the image as well, where no registry has it.
-        if lookup(lane, path.strip()) in (None, "", [], {}):
-            refuse(path.strip(), item["what"], value.strip(), item["remedy"] or "")
+        if lookup(lane, path) in (None, "", [], {}):
+            unknown.add(path, item["what"], path.split("."), value, item["remedy"] or "")
     if lookup(lane, "lane_image.digest") is None and not lookup(lane, "lane_image.ids"):
-        refuse("lane_image.digest", "the image has no digest", '"sha256:<64 hex digits>"')
+        unknown.add("lane_image.digest", "the image has no digest", ("lane_image", "digest"), '"sha256:<64 hex digits>"')
     for model in ("lane_model", "lane_drafter"):
         if lane[model] and lane[model].get("revision") is None:
-            refuse(f"{model}.revision", f"{lane[model]['repo']} has no revision", '"<40 hex digits>"')
+            what = f"{lane[model]['repo']} has no revision"
+            unknown.add(f"{model}.revision", what, (model, "revision"), '"<40 hex digits>"')
     for files in ("lane_overlays", "lane_extras"):
         for index, item in enumerate(lane[files] or []):
             if item.get("sha256") is None:
-                line = f'{files}_site: {{{item["target"]}: {{sha256: "<64 hex digits>"}}}}'
-                remedy = f"Add one line to {where} (sha256sum {PurePosixPath(item['source']).name}): {line}"
-                refuse(f"{files}.{index}.sha256", f"{item['source']} has no sha256", "", remedy)
-    return list(refused.values()) or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
+                value = f'"<64 hex digits: sha256sum {PurePosixPath(item["source"]).name}>"'
+                what = f"{item['source']} has no sha256"
+                unknown.add(f"{files}.{index}.sha256", what, (files, str(item["target"]), "sha256"), value)
+    return unknown.checks() or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
 
 
 def negative_check(lane: Mapping[str, Any], host: str) -> Check:
@@ -577,9 +612,6 @@ def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         lines.append(f"{lane['lane_max_model_len']:,} tokens of context{at_once}")
     pinned = lane["lane_kv_cache_memory_bytes"]
     lines.append(f"KV cache {pinned / 2**30:.2f} GiB on each rank, pinned" if pinned else "KV cache sized by the engine")
-    pool = lookup(lane, "lane_expect.kv_pool_tokens.boot_log")
-    if isinstance(pool, int) and lane["lane_max_model_len"]:
-        lines[-1] += f"; its source saw {pool:,} tokens in it, {pool / lane['lane_max_model_len']:.1f} full contexts"
     if spec["secret_env"]:
         lines.append(f"needs {', '.join(spec['secret_env'])} in the environment of this shell")
     if lane["lane_negative"]:

@@ -415,11 +415,20 @@ def test_each_unknown_refuses_and_names_its_line_while_rendering_works() -> None
         'Add one line to inventory/fleet/group_vars/lane_tiny.yml: lane_model_site: {revision: "<40 hex digits>"}'
     )
     assert by_path["lane_extras.0.sha256"].remedy.endswith(
-        '(sha256sum x.jinja): lane_extras_site: {/extras/x: {sha256: "<64 hex digits>"}}'
+        'lane_tiny.yml: lane_extras_site: {/extras/x: {sha256: "<64 hex digits: sha256sum x.jinja>"}}'
     )
     assert by_path["lane_max_model_len"].remedy.endswith("lane_tiny.yml: lane_max_model_len: 4096")
     rendered = lanes.render_rank(made, FABRICS, "sparks", HOSTS, 0)
     assert rendered["image"] == "r/e@sha256:unknown"
+
+
+def test_two_parts_of_one_variable_are_one_line() -> None:
+    extras = [{"source": f"{name}.jinja", "target": f"/extras/{name}"} for name in "ab"]
+    lines = {check.remedy.partition(".yml: ")[2] for check in lanes.launch_refusals(lane(lane_extras=extras))}
+    assert len(lines) == 1
+    assert set(yaml.safe_load(lines.pop())["lane_extras_site"]) == {"/extras/a", "/extras/b"}
+    whole = [{"what": "all of it", "fill": "lane_source: text"}, {"what": "a part", "fill": "lane_source.date: text"}]
+    assert len(lanes.launch_refusals(lane(lane_unknowns=whole))) == 2
 
 
 def test_a_filled_unknown_no_longer_refuses() -> None:
@@ -601,7 +610,6 @@ def test_what_stands_above_a_command() -> None:
         lane_max_model_len=1000,
         lane_max_num_seqs=6,
         lane_kv_cache_memory_bytes="3GiB",
-        lane_expect={"kv_pool_tokens": {"boot_log": 2500}},
         lane_image={"repository": "r/e"},
         lane_secret_env=["VLLM_API_KEY"],
     )
@@ -610,7 +618,7 @@ def test_what_stands_above_a_command() -> None:
         "# rank 0 of 2 on s1: the head, API on 0.0.0.0:8000",
         "# tiny",
         "# 1,000 tokens of context, 6 requests at a time",
-        "# KV cache 3.00 GiB on each rank, pinned; its source saw 2,500 tokens in it, 2.5 full contexts",
+        "# KV cache 3.00 GiB on each rank, pinned",
         "# needs VLLM_API_KEY in the environment of this shell",
         "# unknown, so a launch is refused: lane_image.digest",
     ]

@@ -13,7 +13,7 @@ description:
   - Starts up to two short containers of the image, without GPU and network, and reads the versions of all Python packages, the image's
     ENTRYPOINT, and the flags that C(vllm serve --help) names. The answer is noted under the image's ID, and a second call starts nothing.
   - The second container imports the engine and takes 1 to 2 GB. It does not start while less than 6 GiB are available, as on a Spark
-    that serves; RV(probe.flags_error) says so then, and a later call asks again.
+    that serves; C(flags_error) of RV(probe) says so then, and a later call asks again.
 options:
   reference:
     description: C(REPOSITORY@DIGEST) or an ID.

@@ -72,6 +72,11 @@ def versions_of(packages: Mapping[str, str], library: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def plain(version: str) -> str:
+    """Without the local part: as in pip, a stated `0.32.0` is met by `0.32.0+cpu`, and a stated `0.32.0+cpu` only by itself."""
+    return version.partition("+")[0]
+
+
 def expectations(image: Mapping[str, Any]) -> dict[str, str]:
     """Library → version that `lane_image` states."""
     wanted = {"vllm": image.get("vllm"), **(image.get("pins") or {})}
@@ -98,7 +103,8 @@ def version_checks(host: str, probe: Mapping[str, Any], image: Mapping[str, Any]
     wrong = {}
     for library, version in wanted.items():
         found = versions_of(packages, library)
-        if sorted(found) != sorted(part.strip() for part in re.split(r"[,/]", version)):
+        stated = [part.strip() for part in re.split(r"[,/]", version)]
+        if sorted(map(plain, found) if "+" not in version else found) != sorted(stated):
             wrong[library] = ", ".join(found) or "not in the image"
     return [
         judged(

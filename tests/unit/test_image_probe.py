@@ -55,6 +55,8 @@ def test_flags_are_read_out_of_help() -> None:
         ({"vllm": PACKAGES["vllm"], "pins": {"torch": "2.13.0+cu130", "nccl": "2.30.7"}}, "pass", "nccl 2.30.7"),
         ({"pins": {"cutlass_dsl": "4.6.2/4.7.0"}}, "pass", "cutlass_dsl"),
         ({"pins": {"cutlass_dsl": "4.6.2"}}, "fail", "cutlass_dsl 4.7.0, 4.6.2"),
+        ({"pins": {"torch": "2.13.0"}}, "pass", "torch 2.13.0"),
+        ({"pins": {"torch": "2.13.0+cu129"}}, "fail", "torch 2.13.0+cu130"),
         ({"pins": {"nccl": "2.29.7"}}, "fail", "nccl 2.30.7"),
         ({"pins": {"flashinfer": "0.6.18"}}, "fail", "flashinfer not in the image"),
         ({"vllm": "0.23.1rc1.dev893+g52b6667xx"}, "fail", "dev190"),

@@ -103,7 +103,18 @@ class Faults:
     corrupt: frozenset[str] = frozenset()
     drop_after: int = 0
     rate: int = 0
+    uplink: int = 0
+    free_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def pass_uplink(self, count: int) -> None:
+        """Wait until these bytes have gone through what all connections share."""
+        if self.uplink:
+            with self.lock:
+                now = time.monotonic()
+                self.free_at = max(self.free_at, now) + count / self.uplink
+                delay = self.free_at - now
+            time.sleep(delay)
 
     def take_drop(self) -> int:
         """After how many bytes to cut this connection; only the first to ask is cut."""
@@ -238,7 +249,8 @@ class Handler(BaseHTTPRequestHandler):
         faults = self.server.faults
         limit = faults.take_drop() if entry.lfs and faults.drop_after else 0
         corrupt = f"{repo}/{entry.path}" in faults.corrupt
-        size = min(BLOCK, max(512, faults.rate // 8)) if faults.rate else BLOCK  # a small file takes its time, too
+        limit_rate = min(rate for rate in (faults.rate, faults.uplink, 8 * BLOCK) if rate)
+        size = max(512, limit_rate // 8)  # a small file takes its time, too
         sent, began = 0, time.monotonic()
         with (self.server.root / repo / entry.path).open("rb") as stream:
             stream.seek(first)
@@ -250,6 +262,7 @@ class Handler(BaseHTTPRequestHandler):
                     self.connection.shutdown(SHUT_RDWR)
                     self.close_connection = True
                     return
+                faults.pass_uplink(len(block))
                 self.wfile.write(block)
                 sent += len(block)
                 if faults.rate:
@@ -267,6 +280,7 @@ def main() -> int:
     parser.add_argument("--corrupt", action="append", default=[], metavar="ORG/NAME/FILE")
     parser.add_argument("--drop-after", type=int, default=0, metavar="BYTES", help="cut one large download")
     parser.add_argument("--rate-mib", type=float, default=0, help="MiB/s of each connection")
+    parser.add_argument("--uplink-mib", type=float, default=0, help="MiB/s of all connections together")
     options = parser.parse_args()
     if options.print_revision:
         files = entries(options.root, options.print_revision)
@@ -275,7 +289,9 @@ def main() -> int:
             return 1
         print(revision(files))
         return 0
-    faults = Faults(frozenset(options.corrupt), options.drop_after, int(options.rate_mib * 1024 * 1024))
+    faults = Faults(
+        frozenset(options.corrupt), options.drop_after, int(options.rate_mib * BLOCK), int(options.uplink_mib * BLOCK)
+    )
     with Hub((options.host, options.port), options.root, options.token, faults) as hub:
         # shutdown() waits for serve_forever to end, so it may not run in the thread that serves.
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -36,9 +36,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "lane_memory.reported.*.from_max_model_len": (1, 16 * 2**20),
     "lane_memory.reported.*.from_kv_gib": (0.001, 1024),
     **{
-        f"{model}.expect.{guard}": (1, most)
+        f"{model}.expect.{guard}": (least, most)
         for model in ("lane_model", "lane_drafter")
-        for guard, most in (("shards", 10**5), ("tensors", 10**8), ("bytes", 2**50))
+        for guard, least, most in (("shards", 1, 10**5), ("tensors", 1, 10**8), ("bytes", 1, 2**50), ("scale_samples", 0, 10**6))
     },
 }
 

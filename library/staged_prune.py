@@ -11,9 +11,10 @@ module: staged_prune
 short_description: List, and remove where told to, what was staged and nobody needs any more
 description:
   - Looks at releases, engine images, overlays, caches of compiled kernels and models on this Spark. What a release that runs or would be
-    restored refers to, what O(keep) names and what a container uses stays.
+    restored refers to, what O(keep) names, and images and mounts of any container, running or not, stay.
   - Only what this project brought is looked at. Models outside of O(models_dir) are never touched.
-  - Refuses while a transaction is open, as a launch may be about to need something.
+  - Refuses while a transaction is open or a job runs, as they may be about to need something, and where a state or a release that
+    is in use can't be read.
 options:
   state:
     description: V(listed) changes nothing.
@@ -76,13 +77,16 @@ actions:
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import read_json
 from ansible.module_utils.sparklanes.image_store import ImageStore
+from ansible.module_utils.sparklanes.jobs import Jobs
 from ansible.module_utils.sparklanes.pruning import Item, Needed, unneeded
 from ansible.module_utils.sparklanes.releases import Store, unreferenced
+from ansible.module_utils.sparklanes.staging import IN_PLACE
 
 
 class Prune:
@@ -96,25 +100,48 @@ class Prune:
         self.stores = [Store(entry.name, str(self.root)) for entry in folders(self.root / "deployments")]
 
     def find(self) -> list[Item]:
-        transactions = [store.transaction() for store in self.stores]
-        for store, transaction in zip(self.stores, transactions, strict=True):
+        for store in self.stores:
+            for path in (store.state_path, store.transaction_path):
+                if path.exists() and read_json(path) is None:
+                    self.refuse(path)
+            transaction = store.transaction()
             if transaction is not None:
                 self.module.fail_json(
                     msg=f"deployment {store.deployment}: transaction {transaction.id} of {transaction.controller} is open (phase "
                     f"'{transaction.phase}'). Wait for it, or run playbooks/recover.yml; nothing was removed"
                 )
+        jobs = Jobs(self.module.run_command, self.root / "jobs")
+        busy = [entry.name for entry in folders(jobs.root) if jobs.status(entry.name).running]
+        if busy:
+            self.module.fail_json(
+                msg=f"job {', '.join(busy)} runs here, and what it stages or reads is referred to by no release yet. "
+                "Wait for it; nothing was removed"
+            )
         anyone = Store("prune", str(self.root))
         gone = unreferenced(anyone.releases(), [store.state() for store in self.stores])
         needed = Needed(paths=set(self.module.params["keep"]))
         for name in self.module.params["keep_images"]:
             needed.add_image(name)
-        for name in set(anyone.releases()) - set(gone):
-            needed.add_spec(anyone.spec(name) or {})
+        for name in sorted(set(anyone.releases()) - set(gone)):
+            spec = anyone.spec(name)
+            if spec is None:
+                self.refuse(anyone.release_folder(name) / "rank.json")
+            needed.add_spec(spec)
+        # Also those that run no more, and those which somebody started by hand.
         for box in self.docker.containers():
-            needed.add_image(box.image)
+            needed.add_image(box.image, [box.image_id])
+            needed.paths |= set(box.mounts)
         items = [*self.release_items(anyone), *self.image_items(), *self.file_items()]
         kinds = self.module.params["kinds"]
         return [item for item in unneeded(items, needed, gone) if item.kind in kinds]
+
+    def refuse(self, path: Path) -> NoReturn:
+        """What can't be read may refer to anything."""
+        self.module.fail_json(
+            msg=f"{path} can't be read, so what it refers to is not known. Launch or stop the deployment, which writes it anew, "
+            "then run this again; nothing was removed"
+        )
+        raise SystemExit(1)
 
     def release_items(self, store: Store) -> list[Item]:
         return [Item("release", name, size_of(store.release_folder(name))) for name in store.releases()]
@@ -138,12 +165,13 @@ class Prune:
         staged = [
             read_json(entry / "STAGED.json") or read_json(entry / "PARTIAL.json") or {} for entry in folders(self.root / "staged")
         ]
-        models = [Path(str(data["path"])) for data in staged if data.get("path")]
-        allowed = Path(self.module.params["models_dir"])
+        models = [Path(str(data["path"])) for data in staged if data.get("path") and data.get("source") not in IN_PLACE]
+        # A link there leads to weights that somebody keeps elsewhere.
+        inside = folders(Path(self.module.params["models_dir"]))
         return [
             *(Item("overlay", str(path), size_of(path)) for path in overlays),
             *(Item("jit_cache", str(path), size_of(path)) for path in caches),
-            *(Item("model", str(path), size_of(path)) for path in models if path.is_dir() and path.parent == allowed),
+            *(Item("model", str(path), size_of(path)) for path in models if path in inside),
         ]
 
     def remove(self, item: Item) -> None:

@@ -46,6 +46,10 @@ class Container:
     labels: Mapping[str, str]
     uses_gpu: bool
     host_network: bool
+    # What `image` meant when the container was made: a name can move on.
+    image_id: str = ""
+    # Folders and files of the Spark that it sees.
+    mounts: tuple[str, ...] = ()
 
     @property
     def deployment(self) -> str:
@@ -102,6 +106,8 @@ def parse_inspect(text: str) -> list[Container]:
                 or host.get("Runtime") == "nvidia"
                 or any(device.startswith("/dev/nvidia") for device in devices),
                 host_network=host.get("NetworkMode") == "host",
+                image_id=str(entry.get("Image", "")),
+                mounts=tuple(str(mount["Source"]) for mount in entry.get("Mounts") or [] if mount.get("Source")),
             )
         )
     return made

@@ -271,6 +271,10 @@ def known_digests(folder: Path, revision: str) -> dict[str, Content]:
     return found
 
 
+# Sources of a manifest that stand for files which somebody else put there.
+IN_PLACE = ("client's list", "first look")
+
+
 def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
     """The manifest of files that are already there: what is known of them, else what a first look will show."""
     seen = look(folder)
@@ -286,8 +290,7 @@ def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
     for name, digest in model.sha256.items():
         size = seen[name].size if name in seen else 0
         files[name] = Content(files[name].size if name in files else size, digest)
-    told = "client's list" if known else "first look"
-    return Manifest(model.repo, model.revision, files, told)
+    return Manifest(model.repo, model.revision, files, IN_PLACE[0 if known else 1])
 
 
 @dataclass

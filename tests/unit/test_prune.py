@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import staged_prune
-from ansible.module_utils.sparklanes import pruning
+from ansible.module_utils.sparklanes import jobs, pruning
 from ansible.module_utils.sparklanes.pruning import Item, Needed
 from conftest import RunModule
 
@@ -22,6 +22,8 @@ class Spark:
         self.root = root
         self.images: dict[str, dict[str, Any]] = {}
         self.removed: list[str] = []
+        self.box: dict[str, Any] = {}
+        self.busy = False
         for letter, name in (("1", "old"), ("2", "now"), ("3", "good")):
             self.release(letter * 12, name)
         self.write("deployments/sparks/state.json", {"current": "2" * 12, "last_good": "3" * 12})
@@ -74,7 +76,13 @@ class Spark:
         if argv[1] == "ps":
             return 0, "box\n", ""
         if argv[1] == "inspect":
-            return 0, json.dumps([{"Id": "box", "Name": "/x", "Config": {"Image": f"registry/engine@{DIGESTS['box']}"}}]), ""
+            return (
+                0,
+                json.dumps([{"Id": "box", "Name": "/x", "Config": {"Image": f"registry/engine@{DIGESTS['box']}"}, **self.box}]),
+                "",
+            )
+        if argv[0] == "systemctl":
+            return 0, "active\n" if self.busy else "inactive\n", ""
         raise AssertionError(argv)
 
 
@@ -149,6 +157,59 @@ def test_a_model_elsewhere_is_never_named(spark: Spark, run_module: RunModule, t
     adopted = tmp_path / "home/hub/model"
     adopted.mkdir(parents=True)
     spark.write("staged/adopted/STAGED.json", {"path": str(adopted)})
+    assert named(spark, run_module(staged_prune, ask(spark))) == GONE
+
+
+def test_a_container_keeps_what_it_mounts_and_the_image_that_its_tag_once_meant(spark: Spark, run_module: RunModule) -> None:
+    mounts = [{"Type": "bind", "Source": f"{spark.root}/models/nobody"}, {"Type": "tmpfs", "Source": ""}]
+    spark.box = {"Config": {"Image": "engine:latest"}, "Image": "sha256:id-old", "Mounts": mounts, "State": {"Status": "exited"}}
+    found = named(spark, run_module(staged_prune, ask(spark)))
+    # Now the image that the container used before may go.
+    assert found == sorted({*GONE, ("image", "sha256:id-box")} - {("image", "sha256:id-old"), ("model", "models/nobody")})
+
+
+@pytest.mark.parametrize(
+    "name", ["deployments/sparks/state.json", "deployments/sparks/transaction.json", f"releases/{'3' * 12}/rank.json"]
+)
+def test_what_cannot_be_read_may_refer_to_anything(spark: Spark, run_module: RunModule, name: str) -> None:
+    (spark.root / name).write_text("{")
+    result = run_module(staged_prune, ask(spark, state="pruned"))
+    assert result["failed"]
+    assert name in result["msg"]
+    assert spark.removed == []
+    assert (spark.root / "models/nobody").exists()
+
+
+def test_a_release_in_use_without_its_spec_keeps_everything(spark: Spark, run_module: RunModule) -> None:
+    (spark.root / f"releases/{'2' * 12}/rank.json").unlink()
+    assert run_module(staged_prune, ask(spark, state="pruned"))["failed"]
+    assert (spark.root / "models/now").exists()
+
+
+def test_nothing_is_removed_while_something_is_staged(
+    spark: Spark, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "SYSTEMD", spark.root)
+    spark.write("jobs/stage/spec.json", {"job": "stage"})
+    spark.busy = True
+    result = run_module(staged_prune, ask(spark, state="pruned"))
+    assert "job stage" in result["msg"]
+    assert (spark.root / "models/nobody").exists()
+    spark.busy = False
+    assert named(spark, run_module(staged_prune, ask(spark))) == GONE
+
+
+def test_weights_that_somebody_put_there_are_left_alone(spark: Spark, run_module: RunModule) -> None:
+    folder = spark.root / "models/own"
+    folder.mkdir()
+    spark.write("staged/own/STAGED.json", {"path": str(folder), "source": "first look"})
+    assert named(spark, run_module(staged_prune, ask(spark))) == GONE
+
+
+def test_a_link_among_the_models_is_left_alone(spark: Spark, run_module: RunModule, tmp_path: Path) -> None:
+    (tmp_path / "nas").mkdir()
+    (spark.root / "models/linked").symlink_to(tmp_path / "nas")
+    spark.write("staged/linked/STAGED.json", {"path": str(spark.root / "models/linked")})
     assert named(spark, run_module(staged_prune, ask(spark))) == GONE
 
 

@@ -14,6 +14,7 @@ description:
     missing, takes it out of an archive, from another Spark's registry, or from its own. One execution.
   - A missing or malformed digest, a tag, a digest that the registry does not know, an archive that is not the lane's, another image
     under the same name, and an image for other machines are each refused with what was found and what to do, before anything changes.
+  - What it brought gets a tag where it has none, as C(docker image prune) would take it. The tag is never used.
   - An archive is hashed while Docker reads it, and its end is withheld until the hash is right; of a wrong one nothing is kept.
   - It talks to Docker through its command line rather than through M(community.docker.docker_image_pull). That module needs the
     Python package requests on each Spark, passes Docker's errors on as they are, and needs further tasks to list what is there and to compare.
@@ -259,8 +260,9 @@ class EngineImage:
                 f"from {lent['registry']} came an image with ID {image.id}, expected {lent['id']}. Something changed it on its way; "
                 f"remove it (`docker image rm {name}`) and run this again"
             )
-        if self.reference.digest:
-            self.images.note(self.reference.digest, id=image.id, name=name, received_from=lent["registry"])
+        # Where no registry has the image, its ID here may be of the other kind: then this note is all that knows it again.
+        known_as = self.reference.digest or self.ids[0]
+        self.images.note(known_as, id=image.id, name=name, received_from=lent["registry"])
 
     def load(self) -> None:
         archive = self.params["archive"]
@@ -276,14 +278,18 @@ class EngineImage:
         for name in loaded:
             image = self.images.inspect(name)
             if image is not None and any(images.known_by(image, digest, self.ids) for digest in wanted):
-                if not image.repo_tags:  # `docker image prune` takes what has no name at all.
-                    tag = f"{self.reference.repository}:sparklanes-{image.id.rpartition(':')[2][:12]}"
-                    self.docker.call("tag", image.id, tag)
                 return
         self.fail(
             f"{path} holds {', '.join(loaded) or 'no image'}, and none of it is {self.reference}. It is the archive that the lane names "
             "(its sha256 is right), so the lane's digest or IDs are wrong: `docker image inspect` shows the ID of what was loaded"
         )
+
+    def give_tag(self, found: Found) -> None:
+        """`docker image prune` takes every image that no container uses and that has no tag, also one pulled by digest."""
+        if not found.image.repo_tags:
+            self.docker.call(
+                "tag", found.name, f"{self.reference.repository}:sparklanes-{found.image.id.rpartition(':')[2][:12]}"
+            )
 
     def run(self) -> dict[str, Any]:
         wrong = images.problems(self.reference.repository, self.reference.digest, self.ids)
@@ -301,6 +307,7 @@ class EngineImage:
             self.fetch(store)
             found = None if self.module.check_mode else self.local()
             if found is not None:
+                self.give_tag(found)
                 # What this project brought, playbooks/prune.yml may remove.
                 self.images.note(
                     self.reference.digest or found.image.id, id=found.image.id, brought_for=self.params["repository"]

@@ -234,6 +234,9 @@ def main() -> None:
     except DockerError as error:
         here.keep()
         module.fail_json(msg=f"{error} → {explain(str(error))}")
+    except OSError as error:
+        here.keep()
+        module.fail_json(msg=f"{error.filename or here.folder}: {error.strerror or error}")
     module.exit_json(**result)
 
 

@@ -11,7 +11,7 @@ module: jit_cache
 short_description: Give a Spark the compiled kernels that another one has
 description:
   - Measures, packs or unpacks the cache of compiled kernels of one lane and image. Only plain files are packed, and only an empty
-    cache is filled, in one step.
+    cache is filled, in one step, and none that a running container sees.
 options:
   path:
     description: Folder of the cache.
@@ -61,7 +61,14 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.jit_cache import CacheError, measure, pack, unpack
+
+
+def users(module: AnsibleModule, folder: Path) -> list[str]:
+    """Running containers that see the folder: it is replaced as a whole, and they would go on writing into the one before."""
+    boxes = Docker(module.run_command).containers() if folder.is_dir() else []
+    return [box.name for box in boxes if box.running and any(folder == Path(path) for path in box.mounts)]
 
 
 def main() -> None:
@@ -83,14 +90,14 @@ def main() -> None:
             actions.append(f"Pack {folder}")
             if not module.check_mode:
                 pack(folder, Path(module.params["archive"]))
-        elif state == "filled" and not before[0]:
+        elif state == "filled" and not before[0] and not users(module, folder):
             actions.append(f"Fill {folder}")
             if not module.check_mode:
                 unpack(Path(module.params["archive"]), folder)
         if state == "filled" and not module.check_mode:
             Path(module.params["archive"]).unlink(missing_ok=True)
         count, size = measure(folder)
-    except (CacheError, OSError) as error:
+    except (CacheError, DockerError, OSError) as error:
         module.fail_json(msg=str(error), actions=actions)
     module.exit_json(changed=bool(actions), actions=actions, files=count, bytes=size)
 

@@ -85,6 +85,7 @@ missing:
 """
 
 import shutil
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -241,6 +242,8 @@ def main() -> None:
         stage.run()
     except (DockerError, ValueError) as error:
         stage.fail([str(error)])
+    except (tarfile.TarError, EOFError) as error:
+        stage.fail([f"{stage.params['archive']} is damaged: {error}; nothing was kept. Run this again"])
     except OSError as error:
         stage.fail([f"{error.filename or stage.root}: {error.strerror or error}"])
     module.exit_json(**stage.result())

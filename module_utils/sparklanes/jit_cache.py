@@ -9,6 +9,7 @@ is unpacked aside: a folder with half of a cache never has the final name, and o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
@@ -37,7 +38,10 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 def measure(folder: Path) -> tuple[int, int]:
     """(files, bytes)."""
-    sizes = [path.stat().st_size for path in files_of(folder)]
+    sizes = []
+    for path in files_of(folder):
+        with contextlib.suppress(FileNotFoundError):  # A compiler that runs renames its files.
+            sizes.append(path.stat().st_size)
     return len(sizes), sum(sizes)
 
 
@@ -50,20 +54,25 @@ def pack(folder: Path, archive: Path) -> None:
         raise CacheError(
             f"{folder} holds {size / 2**30:.1f} GiB, more than compiled kernels of a lane can be. Look what else is in it"
         )
-    with replacing(archive) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as packed:
+    # Readable by all, so that it is fetched as a file: what only root may read, Ansible fetches through memory, which a serving Spark lacks.
+    with replacing(archive, 0o644) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as packed:
         for path in files_of(folder):
             member = tarfile.TarInfo(str(path.relative_to(folder)))
-            status = path.stat()
-            # The time counts: some compilers compare it with that of their sources.
-            member.size, member.mtime, member.mode = status.st_size, int(status.st_mtime), status.st_mode & 0o777
-            with path.open("rb") as content:
+            try:
+                content = path.open("rb")
+            except FileNotFoundError:  # A compiler that runs renames its files.
+                continue
+            with content:
+                status = os.fstat(content.fileno())
+                # The time counts: some compilers compare it with that of their sources.
+                member.size, member.mtime, member.mode = status.st_size, int(status.st_mtime), status.st_mode & 0o777
                 packed.addfile(member, content)
 
 
 def refuse_half(archive: Path) -> None:
     """tarfile takes an archive that ends between two files for a whole one; the end of a whole one is 1024 zeros."""
     with archive.open("rb") as stream:
-        stream.seek(-min(1024, archive.stat().st_size), os.SEEK_END)
+        stream.seek(max(0, archive.stat().st_size - 1024))
         if stream.read() != bytes(1024):
             raise CacheError(f"{archive} was cut off. Nothing was kept")
 

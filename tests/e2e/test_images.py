@@ -20,7 +20,8 @@ def image_of(fleet: Fleet) -> str:
 
 
 def local_images(fleet: Fleet, node: str) -> list[str]:
-    return fleet.on(node, "docker image ls --all --quiet --no-trunc").split()
+    # An image with several names is listed under each.
+    return sorted(set(fleet.on(node, "docker image ls --all --quiet --no-trunc").split()))
 
 
 def take_away(fleet: Fleet, node: str) -> None:

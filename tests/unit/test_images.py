@@ -126,6 +126,7 @@ class PlayedDocker:
         self.stderr = "Error response from daemon: manifest unknown"
         self.seen: Path | None = None
         self.names_at_pull: list[str] = []
+        self.tags: list[list[str]] = []
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[1] == "info":
@@ -135,6 +136,9 @@ class PlayedDocker:
             return (0, json.dumps([found]), "") if found else (1, "[]", f"Error: No such image: {argv[3]}")
         if argv[1:3] == ["image", "ls"]:
             return 0, "".join(json.dumps(row) + "\n" for row in self.listed), ""
+        if argv[1] == "tag":
+            self.tags.append(argv[2:])
+            return 0, "", ""
         self.pulls.append(argv[-1])
         if self.seen:
             self.names_at_pull = sorted(path.name for path in self.seen.iterdir())
@@ -169,6 +173,7 @@ def test_pulls_once_and_then_nothing(docker: PlayedDocker, run_module: RunModule
     assert [check["status"] for check in first["checks"]] == ["pass", "pass"]
     assert not run_module(engine_image_pull, ASK)["changed"]
     assert docker.pulls == [f"{REPO}@{D1}"]
+    assert docker.tags == [[f"{REPO}@{D1}", f"{REPO}:sparklanes-1d"]]  # docker image prune takes what has none
 
 
 def test_check_mode_on_a_virgin_node_pulls_nothing(docker: PlayedDocker, run_module: RunModule) -> None:
@@ -280,6 +285,19 @@ def test_what_another_spark_lends_is_known_by_the_lanes_digest_from_then_on(
     again = run_module(engine_image_pull, ask)
     assert not again["changed"]
     assert again["reference"] == f"{REPO}@{D1}"
+
+
+def test_a_lent_image_that_no_registry_has_is_known_again_in_the_other_kind_of_store(
+    docker: PlayedDocker, run_module: RunModule, certificates: Path, tmp_path: Path
+) -> None:
+    lent = f"{LENT['registry']}/{LENT['repository']}@{D2}"
+    docker.registry[lent] = {**image(), "RepoDigests": [lent]}
+    ask = {"repository": "local", "ids": ["sha256:" + "e" * 64], "host": "spark-1", "images_dir": str(tmp_path / "images")}
+    through = {**LENT, "id": "sha256:" + "e" * 64, "store": "io.containerd.snapshotter.v1 (overlayfs)"}
+    result = run_module(engine_image_pull, {**ask, "through": through})
+    assert not result.get("failed"), result
+    assert result["image"]["how"] == "record"
+    assert run_module(engine_image_pull, {**ask, "pull": "look"})["here"]
 
 
 def test_an_image_that_changed_on_its_way_is_refused(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -85,6 +86,33 @@ def test_the_module_measures_packs_and_fills_once(cache: Path, tmp_path: Path, r
     assert not Path(archive).exists()
     Path(archive).write_bytes(b"")
     assert not run_module(module, {"path": there, "state": "filled", "archive": archive})["changed"]
+
+
+@pytest.mark.parametrize(("running", "changed"), [(True, False), (False, True)])
+def test_a_cache_is_not_replaced_under_a_container_that_writes_into_it(
+    cache: Path, tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, running: bool, changed: bool
+) -> None:
+    there = tmp_path / "b/lane"
+    there.mkdir(parents=True)
+    box = {"Id": "box", "State": {"Running": running}, "Mounts": [{"Source": str(there), "Destination": "/jit"}]}
+    monkeypatch.setattr(
+        module.AnsibleModule, "run_command", lambda _, argv, **__: (0, "box" if argv[1] == "ps" else json.dumps([box]), "")
+    )
+    jit_cache.pack(cache, tmp_path / "cache.tar")
+    result = run_module(module, {"path": str(there), "state": "filled", "archive": str(tmp_path / "cache.tar")})
+    assert (result["changed"], result["files"]) == (changed, 2 * changed)
+    assert not (tmp_path / "cache.tar").exists()
+
+
+def test_a_file_that_a_compiler_renames_meanwhile_is_left_out(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [*jit_cache.files_of(cache), cache / "inductor/gone.py"]
+    monkeypatch.setattr(jit_cache, "files_of", lambda _: iter(there))
+    assert jit_cache.measure(cache)[0] == 2
+    jit_cache.pack(cache, tmp_path / "cache.tar")
+    with tarfile.open(tmp_path / "cache.tar") as packed:
+        assert sorted(packed.getnames()) == ["inductor/x.py", "triton/0a/kernel.cubin"]
 
 
 def lane(**more: object) -> dict[str, object]:

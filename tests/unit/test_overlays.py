@@ -222,6 +222,18 @@ def test_what_was_damaged_on_the_way_gets_no_name(project: Path, spark: Spark, r
     assert list((spark.root / sha(KERNEL)).iterdir()) == []
 
 
+@pytest.mark.parametrize("content", [b"", b"no archive at all" * 100])
+def test_an_archive_that_is_none_is_said_to_be_damaged(
+    project: Path, spark: Spark, run_module: RunModule, content: bytes
+) -> None:
+    archive = spark.root / ".incoming.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive.write_bytes(content)
+    result = run_module(overlay_stage, ask(spark, planned(project), archive=str(archive)))
+    assert "spark-1: " in result["msg"]
+    assert "is damaged" in result["msg"]
+
+
 def test_a_bundle_without_a_needed_file_names_it(project: Path, run_module: RunModule) -> None:
     plan = planned(project)
     (project / "lanes/overlays/dcp/scheduler.py").unlink()

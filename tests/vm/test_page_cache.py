@@ -176,12 +176,14 @@ def swap(person: Person) -> Iterator[None]:
         "dd if=/dev/zero of=/swap.img bs=1M count=256 status=none && chmod 600 /swap.img && mkswap -q /swap.img && "
         "swapon --priority 7 /swap.img",
     )
-    hog = "import time; held = bytearray(160 << 20); held[::4096] = b'x' * (160 << 8); time.sleep(3000)"
+    hog = "import time; held = bytearray(160 << 20); held[::4096] = b'x' * (160 << 8); open('/run/hog', 'w'); time.sleep(3000)"
     person.on(NODE, f'systemd-run --quiet --unit=hog --property=MemoryMax=64M python3 -c "{hog}"')
+    # Once it sleeps, what is in swap stays there.
+    until("all is touched", lambda: person.on(NODE, "test -e /run/hog && echo yes", check=False))
     until("pages are in swap", lambda: person.meminfo(NODE)["SwapTotal"] - person.meminfo(NODE)["SwapFree"] > 64 * MIB)
     person.on(NODE, "systemctl set-property --runtime hog.service MemoryMax=infinity")
     yield
-    person.on(NODE, "systemctl stop hog.service; swapoff --all; rm -f /swap.img")
+    person.on(NODE, "systemctl stop hog.service; rm -f /run/hog; swapoff --all; rm -f /swap.img")
 
 
 def test_swap_is_emptied_and_on_again(person: Person, swap: None) -> None:

@@ -87,8 +87,8 @@ class Bench:
     def log(self) -> Path:
         return self.work / "log"
 
-    def run(self, *argv: str, environment: Mapping[str, str] | None = None) -> str:
-        """A command in the clone that must succeed; its output comes back, and stands in the log."""
+    def run(self, *argv: str, environment: Mapping[str, str] | None = None, codes: Sequence[int] = (0,)) -> str:
+        """A command in the clone that must end with one of these codes; its output comes back, and stands in the log."""
         output = self.work / "output"
         with output.open("wb") as out:
             process = subprocess.Popen(
@@ -111,7 +111,7 @@ class Bench:
         text = output.read_text(errors="replace")
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(argv)}\n{text}\n")
-        if process.returncode != 0:
+        if process.returncode not in codes:
             last = "\n".join(text.splitlines()[-15:])
             raise BenchError(f"{' '.join(argv)} ended with {process.returncode}; all of it is in {self.log}, its end:\n{last}")
         return text

@@ -32,7 +32,8 @@ AIM_MODULES, AIM_GATE = 4, 10
 ROLES = ("spark_kernel", "page_cache")
 # Roles whose tasks are the host part of the gate; those of model_weights and kernel_overlays look at what a lane brought.
 GATE_ROLES = ("roce", "gates")
-# One deployment of all four. No rank starts: a check of a launch ends after gate A.
+# One deployment of all four. No rank starts: a check of a launch ends after gate A, which finds one fault, the missing vLLM.
+LIGHT_FAULTS = {"IMAGE.PINS"}
 WISH = {"lane_nodes": NODES, "lane_tensor_parallel_size": NODES}
 
 
@@ -40,6 +41,11 @@ def task_seconds(output: str, roles: tuple[str, ...]) -> list[tuple[str, float]]
     """Tasks of these roles with their seconds, from the recap that ansible.posix.profile_tasks prints."""
     found = re.findall(r"^(\S+) : (.+?) -{2,} +([\d.]+)s$", reading.COLOUR.sub("", output), re.M)
     return [(f"{role} : {name}", float(seconds)) for role, name, seconds in found if role in roles]
+
+
+def faults(output: str) -> set[str]:
+    """Ids of the checks that failed, from the tables of the gates."""
+    return set(re.findall(r"^\s*FAIL +([A-Z_]+\.[A-Z_]+) ", reading.COLOUR.sub("", output), re.M))
 
 
 def measure(bench: converge.Bench, cached: bool) -> Iterator[Figure]:
@@ -79,9 +85,17 @@ def measure(bench: converge.Bench, cached: bool) -> Iterator[Figure]:
         "PROFILE_TASKS_SORT_ORDER": "none",
     }
     launch = ("ansible-playbook", *ansible, "playbooks/launch.yml", "-l", "sparks", "--check", *wish)
-    tasks = task_seconds(bench.run(*launch, environment=bench.ansible("cp") | more), GATE_ROLES)
-    seconds = round(sum(seconds for _, seconds in tasks), 1) if tasks else None
-    slowest = max(tasks, key=lambda task: task[1], default=("", 0.0))
+    output = bench.run(*launch, environment=bench.ansible("cp") | more, codes=(0, 2))
+    if faults(output) != LIGHT_FAULTS:
+        found = ", ".join(sorted(faults(output))) or "none"
+        raise converge.BenchError(
+            f"the gates found the faults {found}; expected {', '.join(LIGHT_FAULTS)}, as light nodes have no vLLM"
+        )
+    tasks = task_seconds(output, GATE_ROLES)
+    if not any(task == "gates : Judge gate A" for task, _ in tasks):
+        raise converge.BenchError("gate A was not reached")
+    seconds = round(sum(seconds for _, seconds in tasks), 1)
+    slowest = max(tasks, key=lambda task: task[1])
     yield Figure("host.gate", seconds, "s", AIM_GATE, f"{len(tasks)} tasks, {slowest[0]} {slowest[1]:.1f} s; {converge.load()}")
 
 

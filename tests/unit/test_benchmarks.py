@@ -228,3 +228,15 @@ def test_the_host_part_of_a_gate_is_the_tasks_of_its_roles() -> None:
     ]
     assert host.task_seconds("PLAY RECAP ****", ("roce", "gates")) == []  # and then it wasn't measured
     assert all((ROOT / "roles" / role / "tasks").is_dir() for role in (*host.GATE_ROLES, *host.ROLES))
+
+
+def test_only_the_missing_engine_may_stop_the_measured_gate() -> None:
+    table = """
+    msg: |-
+        FAIL  IMAGE.PINS             spark-1                    vllm not in the image  (want vllm 0.32.0)
+        WARN  PARITY.CLOCK           all                        not synchronised
+        PASS  IMAGE.DIGEST           all                        sha256:a70a00ee8d37 (by name)
+        → spark-1 IMAGE.PINS: The image is not the one that the lane was measured with
+    """
+    assert host.faults(table) == host.LIGHT_FAULTS
+    assert host.faults(table.replace("WARN ", "FAIL ")) == {"IMAGE.PINS", "PARITY.CLOCK"}

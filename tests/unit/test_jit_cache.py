@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -9,7 +13,7 @@ import jit_cache as module
 import pytest
 from ansible.module_utils.sparklanes import jit_cache, lanes
 from ansible.module_utils.sparklanes.jit_cache import CacheError
-from conftest import RunModule
+from conftest import ROOT, RunModule
 
 DIGEST = "sha256:7010d9cf73a987fade85c599ae26b655893b68ac3c9f82bb82096efb49f236b7"
 
@@ -129,3 +133,40 @@ def test_another_image_or_lane_has_another_cache() -> None:
     other = lane(lane_image={"digest": None, "ids": ["sha256:" + "b" * 64]})
     assert lanes.jit_cache(other) == "/var/lib/sparklanes/jit/bbbbbbbbbbbb/x"
     assert lanes.jit_cache(lane(lane_jit_caches={})) == ""
+
+
+SHARE = """
+- hosts: sparks
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_role: {name: engine_image, tasks_from: jit}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files of the role belong to root")
+def test_a_spark_where_nothing_ever_ran_gets_the_kernels_of_the_first_that_can_give(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "lane/triton").mkdir(parents=True)
+    (tmp_path / "a/lane/triton/x").write_text("kernel")
+    common = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "engine_image_deployment": "sparks",
+        "engine_image_jit_cache": f"{tmp_path}/{{{{ inventory_hostname }}}}/lane",
+    }
+    (tmp_path / "inventory.json").write_text(
+        json.dumps({"all": {"children": {"sparks": {"hosts": {"a": {}, "b": {}, "c": {}}, "vars": common}}}})
+    )
+    (tmp_path / "play.yml").write_text(SHARE)
+    # Docker is asked for a folder that is there already (b); it has no container.
+    (tmp_path / "docker").write_text("#!/bin/sh\n")
+    (tmp_path / "docker").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    command = ["ansible-playbook", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.yml")]
+    for changed in (1, 0):
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        for name in "bc":
+            assert (tmp_path / name / "lane/triton/x").read_text() == "kernel"
+            assert re.search(rf"^{name} .*changed={changed} ", done.stdout, re.MULTILINE)
+    assert not list(tmp_path.rglob("*.tar"))

@@ -79,6 +79,10 @@ options:
         description: The image store of that Spark.
         type: str
         required: true
+      size_bytes:
+        description: Its size there, to see whether it fits.
+        type: int
+        default: 0
       ca:
         description: Certificate of the registry, in PEM.
         type: str
@@ -92,7 +96,7 @@ options:
         type: str
         required: true
   reserve_gib:
-    description: GiB of Docker's disk that stay free; an archive that leaves less is refused.
+    description: GiB of Docker's disk that stay free; an image that leaves less is refused, where its size is known before.
     type: int
     default: 10
   images_dir:
@@ -165,7 +169,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import images
 from ansible.module_utils.sparklanes.checks import failures, sentence
 from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.image_archive import ArchiveError, guarding_memory, load
+from ansible.module_utils.sparklanes.image_archive import ArchiveError, guarding_memory, load, refuse_without_room
 from ansible.module_utils.sparklanes.image_registry import client_certificates
 from ansible.module_utils.sparklanes.image_store import Found, ImageStore, store_of
 
@@ -187,6 +191,7 @@ OPTIONS: dict[str, Any] = {
                 for name in ("registry", "repository", "digest", "id", "store", "ca", "certificate")
             },
             "key": {"type": "str", "required": True, "no_log": True},
+            "size_bytes": {"type": "int", "default": 0},
         },
     },
     "reserve_gib": {"type": "int", "default": 10},
@@ -227,29 +232,46 @@ class EngineImage:
         elif self.params["archive"]:
             self.load()
         elif self.reference.digest:
-            self.pull(str(self.reference))
+            self.pull(str(self.reference), None)
         else:
             self.fail(
                 f"{self.reference.repository} with ID {self.reference} is not here, and no registry has it. Name an archive of it "
                 "(lane_image_site: {archive: {path: …, sha256: …}}), or load it by hand: `docker load < FILE`"
             )
 
-    def pull(self, name: str) -> None:
+    def pull(self, name: str, size: int | None) -> None:
         self.actions.append(f"Pull {name}")
         if self.module.check_mode:
             return
+        size = self.remote_bytes(name) if size is None else size
+        try:
+            refuse_without_room(size, self.params["reserve_gib"] if size else 0, what="the image")
+        except ArchiveError as error:
+            self.fail(str(error))
         with guarding_memory():
             rc, out, err = self.module.run_command(["docker", "pull", "--quiet", name])
         if rc != 0:
             told = (err or out).strip()
             self.fail(f"{name} could not be pulled: {told} → {images.explain(told)}. {self.instead()}".rstrip())
 
+    def remote_bytes(self, name: str) -> int:
+        """Packed size of an image in its registry, the least that it takes here; 0 where the registry doesn't tell."""
+        for _ in range(2):  # the second time what an index names
+            rc, out, _err = self.module.run_command(["docker", "manifest", "inspect", name])
+            told = images.parse_manifest(out, os.uname().machine) if rc == 0 else None
+            if isinstance(told, int):
+                return told
+            if told is None:
+                break
+            name = f"{name.rpartition('@')[0]}@{told}"
+        return 0
+
     def borrow(self, store: str) -> None:
         """From the registry of another Spark. What came must be what that Spark has."""
         lent = self.params["through"]
         name = f"{lent['registry']}/{lent['repository']}@{lent['digest']}"
         with client_certificates(lent["registry"], lent["ca"], lent["certificate"], lent["key"], not self.module.check_mode):
-            self.pull(name)
+            self.pull(name, lent["size_bytes"])
         if self.module.check_mode:
             return
         image = self.images.inspect(name)

@@ -184,7 +184,7 @@ class Registry:
         return {
             "changed": True,
             "actions": [f"Lend {self.params['image']} at {at}"],
-            "lent": {**lent, "ca": ca, "certificate": certificate, "key": key},
+            "lent": {**lent, "size_bytes": image.size_bytes, "ca": ca, "certificate": certificate, "key": key},
         }
 
     def refuse_without_room(self, size: int) -> None:

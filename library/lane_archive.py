@@ -152,6 +152,8 @@ def main() -> None:
     )
     try:
         result = start(module)
+    except KeyError as error:
+        module.fail_json(msg=f"an entry of lane or files has no {error}")
     except (JobError, DockerError, OSError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

@@ -37,6 +37,8 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
         # The registry is on this machine: each node takes the image from it at once.
         "engine_image_spread": "never",
+        # Both nodes and all images share the disk of one machine, which may be small.
+        "engine_image_reserve_gib": 1,
         "sandbox_image_repository": values["repository"],
         "sandbox_image_digest": values["digest"],
         "sandbox_vllm_version": values["vllm"],

@@ -19,7 +19,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,6 +34,8 @@ from ansible.module_utils.sparklanes.staging import Model, Store
 JOB = "archive"
 CHUNK = 4 * 1024**2
 SUMS = "SHA256SUMS"
+# As `files.replacing` names what it has not finished.
+_ASIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
 def sums_text(sums: Mapping[str, str]) -> str:
@@ -150,6 +154,7 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
     models = [Model.from_dict(data) for data in args["models"]]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder, time.time())
         refuse_without_room(folder, needed_bytes(args, models), int(args["reserve"]))
         made = Archive(folder, report)
         report.phase("archive", needed_bytes(args, models))
@@ -174,6 +179,13 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
     }
 
 
+def sweep(folder: Path, now: float) -> None:
+    """Half-written files of jobs that were killed. One that somebody still writes into is younger than an hour."""
+    for path in folder.rglob(".*"):
+        if _ASIDE.fullmatch(path.name) and path.is_file() and now - path.stat().st_mtime > 3600:
+            path.unlink()
+
+
 def needed_bytes(args: Mapping[str, Any], models: list[Model]) -> int:
     """An upper bound: what is there already is not taken off."""
     total = int(args["image"]["size_bytes"]) + sum(Path(entry["path"]).stat().st_size for entry in args["files"])
@@ -195,4 +207,8 @@ def refuse_without_room(folder: Path, needed: int, reserve: int) -> None:
 def restore_lines(folder: str, image: Mapping[str, Any], image_sha256: str) -> str:
     """What a site writes into its file of the lane to use the archive. JSON, which is YAML."""
     value = {"archive": {"path": f"{folder}/image.tar", "sha256": image_sha256}, "ids": [image["id"]]}
-    return f"lane_image_site: {json.dumps(value)}\nkernel_overlays_source: {folder}/overlays\n"
+    return (
+        f"lane_image_site: {json.dumps(value)}\n"
+        f"kernel_overlays_source: {folder}/overlays  # as this controller sees it\n"
+        f"kernel_overlays_project: {folder}/extras  # likewise\n"
+    )

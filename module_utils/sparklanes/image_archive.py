@@ -128,15 +128,15 @@ def _forget(stream: IO[bytes]) -> None:
     os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def refuse_without_room(size: int, reserve_gib: int, root: Path = DOCKER_ROOT) -> None:
-    """ArchiveError where Docker's disk can't take it. Docker unpacks an archive before it takes its layers: twice the size."""
+def refuse_without_room(size: int, reserve_gib: int, root: Path = DOCKER_ROOT, what: str = "the archive") -> None:
+    """ArchiveError where Docker's disk can't take it. For a while Docker holds an image packed and unpacked: twice the size."""
     if not root.is_dir():
         return
     free = shutil.disk_usage(root).free
     needed = 2 * size + reserve_gib * GIB
     if free < needed:
         raise ArchiveError(
-            f"{root} has {free / GIB:.1f} GiB free, expected {needed / GIB:.1f} (twice the archive, and {reserve_gib} GiB that stay free). "
+            f"{root} has {free / GIB:.1f} GiB free, expected {needed / GIB:.1f} (twice {what}, and {reserve_gib} GiB that stay free). "
             "playbooks/prune.yml shows what may go"
         )
 

@@ -119,6 +119,18 @@ def parse_list(text: str) -> list[Listed]:
     return [Listed(row["Repository"], row["Tag"], row["Digest"], row["ID"]) for row in clean]
 
 
+def parse_manifest(text: str, machine: str) -> int | str | None:
+    """`docker manifest inspect`: bytes of the packed layers; of an index, the digest of the manifest for this machine; None where neither."""
+    try:
+        data = json.loads(text)
+        for entry in data.get("manifests") or []:
+            if (entry.get("platform") or {}).get("architecture") == ARCHITECTURES.get(machine, machine):
+                return str(entry["digest"])
+        return sum(int(layer["size"]) for layer in data["layers"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def known_by(image: LocalImage, digest: str, ids: Sequence[str] = ()) -> bool:
     """Whether a local image is the one with this digest, under whatever name it came, or one of these IDs."""
     return any(entry.rpartition("@")[2] == digest for entry in image.repo_digests) or image.id == digest or image.id in ids

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,19 @@ def test_any_text_is_read_without_a_traceback(text: str) -> None:
 def test_unsafe_names(name: str) -> None:
     with pytest.raises(ArchiveError):
         archiving.safe(name)
+
+
+def test_what_a_killed_job_left_half_written_goes_and_what_is_being_written_stays(
+    args: dict[str, Any], docker: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nas/tiny/models"
+    folder.mkdir(parents=True)
+    for name in (".image.tar.k3_9abcd", ".w.safetensors.zzzzzzz1", ".gitattributes", ".image.tar.young_12"):
+        (folder / name).write_text("x")
+        if "young" not in name:
+            os.utime(folder / name, (0, 0))
+    archive(args, tmp_path)
+    assert sorted(path.name for path in folder.glob(".*")) == [".gitattributes", ".image.tar.young_12"]
 
 
 def test_the_restore_lines_are_yaml_of_the_lane() -> None:

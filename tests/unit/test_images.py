@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import engine_image_pull
 import pytest
-from ansible.module_utils.sparklanes import image_registry, images
+from ansible.module_utils.sparklanes import image_archive, image_registry, images
 from ansible.module_utils.sparklanes.containers import DockerError
 from ansible.module_utils.sparklanes.image_store import ImageStore, store_of
 from ansible.module_utils.sparklanes.images import Listed, LocalImage, Reference
@@ -127,6 +128,7 @@ class PlayedDocker:
         self.seen: Path | None = None
         self.names_at_pull: list[str] = []
         self.tags: list[list[str]] = []
+        self.manifests: dict[str, Any] = {}
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[1] == "info":
@@ -136,6 +138,8 @@ class PlayedDocker:
             return (0, json.dumps([found]), "") if found else (1, "[]", f"Error: No such image: {argv[3]}")
         if argv[1:3] == ["image", "ls"]:
             return 0, "".join(json.dumps(row) + "\n" for row in self.listed), ""
+        if argv[1:3] == ["manifest", "inspect"]:
+            return (0, json.dumps(self.manifests[argv[3]]), "") if argv[3] in self.manifests else (1, "", "no such manifest")
         if argv[1] == "tag":
             self.tags.append(argv[2:])
             return 0, "", ""
@@ -149,8 +153,9 @@ class PlayedDocker:
 
 
 @pytest.fixture
-def docker(monkeypatch: pytest.MonkeyPatch) -> PlayedDocker:
+def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedDocker:
     played = PlayedDocker()
+    monkeypatch.setitem(engine_image_pull.OPTIONS["images_dir"], "default", str(tmp_path / "images"))
     monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", played.run)
     monkeypatch.setattr(engine_image_pull.shutil, "which", lambda _: "/usr/bin/docker")
     return played
@@ -249,6 +254,33 @@ def test_a_look_says_what_is_here_and_brings_nothing(docker: PlayedDocker, run_m
     assert not result["changed"]
     assert not result["here"]
     assert docker.pulls == []
+
+
+@pytest.mark.parametrize("terabytes", [1, 1000])
+def test_an_image_that_cannot_fit_is_not_pulled(
+    docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terabytes: int
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=3 * 10**12)
+    monkeypatch.setattr(image_archive.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(image_archive.refuse_without_room, "__defaults__", (tmp_path, "the archive"))
+    docker.registry[f"{REPO}@{D1}"] = image()
+    machine = images.ARCHITECTURES.get(engine_image_pull.os.uname().machine, "?")
+    entries = [{"digest": f"sha256:{name}", "platform": {"architecture": name}} for name in ("s390x", machine)]
+    docker.manifests = {
+        f"{REPO}@{D1}": {"manifests": entries},
+        f"{REPO}@sha256:{machine}": {"layers": [{"size": terabytes * 10**12}, {"size": 1}]},
+    }
+    result = run_module(engine_image_pull, ASK)
+    assert bool(result.get("failed")) == (terabytes == 1000)
+    assert bool(docker.pulls) != (terabytes == 1000)
+    assert terabytes == 1 or "twice the image" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"layers": 5}', '{"layers": [{}]}', '{"manifests": [{"platform": null}]}', "null"]
+)
+def test_a_manifest_that_tells_no_size_is_none(text: str) -> None:
+    assert images.parse_manifest(text, "aarch64") is None
 
 
 LENT = {

@@ -42,7 +42,7 @@ author:
 EXAMPLES = r"""
 - name: Look at this Spark
   host_info:
-    sent: "{{ now(utc=true).timestamp() }}"
+    sent: "{{ now().timestamp() }}"
   register: found
 """
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import host_info
 import pytest
 from ansible.module_utils.sparklanes import engine_boots, host_checks, host_gates, parity
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
-from conftest import FIXTURES, RunModule
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+from conftest import FIXTURES, ROOT, RunModule
 from hypothesis import given
 from hypothesis import strategies as st
 from test_sysctl import lay
@@ -191,6 +194,26 @@ def test_clocks_are_judged_by_what_is_certain(clock: dict[str, Any], status: str
     (made,) = parity.clock({"s1": spark(clock=clock)}, 105.0)
     assert made.status == status
     assert words in made.found
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_the_time_of_the_question_is_right_wherever_the_controller_stands(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`now(utc=true)` carries no zone, so that its timestamp() would be hours off outside of UTC."""
+    asked = {
+        line.split("sent:", 1)[1].strip().strip('"')
+        for path in [*(ROOT / "playbooks").glob("*.yml"), *(ROOT / "roles").glob("*/tasks/*.yml"), ROOT / "library/host_info.py"]
+        for line in path.read_text().splitlines()
+        if line.strip().startswith("sent: ")
+    }
+    assert len(asked) == 1, asked
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        said = Templar(DataLoader()).template(trust_as_template(asked.pop()))
+        assert abs(said - time.time()) < 60
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def judged(lane: dict[str, Any] | None = None, wanted: int | None = 10, **changes: Any) -> list[Check]:

@@ -18,23 +18,36 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes import engine_boots
-from ansible.module_utils.sparklanes.containers import DockerError
+from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import LOG_ROOT, STATE_ROOT, read_json, write_json
 from ansible.module_utils.sparklanes.ranks import Rank, RankError
-from ansible.module_utils.sparklanes.releases import RESTORED, SERVING, SUSPECT, UNBANKED, DeploymentState, Store, Transaction
+from ansible.module_utils.sparklanes.releases import (
+    DEATHS_BEFORE_A_PERSON,
+    RESTORED,
+    SERVING,
+    SUSPECT,
+    UNBANKED,
+    DeploymentState,
+    Store,
+    Transaction,
+)
 
 STAY_DOWN = "stay_down"
 LAUNCH = "launch_last_good"
 POLICIES = (STAY_DOWN, LAUNCH)
 SETTINGS = "/etc/sparklanes/boot.json"
 REPORT = "/run/sparklanes/boot.json"
+UNREADABLE = (RankError, DockerError, OSError, ValueError, KeyError, TypeError, AttributeError)
 PACKAGE = "ansible.module_utils.sparklanes"
 LINKS_SECONDS = 180.0
+# A start after which the Spark soon boots once more is a death that nobody saw. Two of them, and a person looks first.
+STARTS = "boot-starts.json"
+LOOP_SECONDS = 2 * 3600.0
 
 
 def decide(policy: str, state: DeploymentState, transaction: Transaction | None) -> tuple[str, str]:
@@ -82,23 +95,89 @@ def wait_for_address(address: str, seconds: float = LINKS_SECONDS) -> str:
     return ""
 
 
-def one(policy: str, deployment: str, state_root: str, log_root: str) -> dict[str, Any] | None:
-    """Decide about one deployment and act; what to report of it, None for nothing."""
+def started_in_vain(state_root: str, release: str, now: float, boot: str) -> int:
+    """How often this release was started by itself of late, in boots of the Spark that are over."""
+    known = (read_json(Path(state_root, STARTS)) or {}).get("starts")
+    return sum(
+        isinstance(start, dict)
+        and start.get("release") == release
+        and start.get("boot_id") != boot
+        and isinstance(start.get("at"), int)
+        and now - start["at"] < LOOP_SECONDS
+        for start in (known if isinstance(known, list) else [])
+    )
+
+
+def note_start(state_root: str, release: str, now: float, boot: str) -> None:
+    """Before the start: after it, nobody may be there to write."""
+    known = (read_json(Path(state_root, STARTS)) or {}).get("starts")
+    kept = [start for start in (known if isinstance(known, list) else []) if isinstance(start, dict)][-9:]
+    write_json(Path(state_root, STARTS), {"starts": [*kept, {"release": release, "at": int(now), "boot_id": boot}]}, 0o644)
+
+
+def in_the_way(deployment: str) -> str:
+    """What works on the GPU beside this deployment already: Docker starts again what has a restart policy."""
+    boxes = [box for box in Docker(run_command).containers() if box.running and box.deployment != deployment]
+    return ", ".join(box.name for box in boxes if box.uses_gpu or box.deployment)
+
+
+def look(policy: str, deployment: str, state_root: str) -> tuple[str, str]:
+    """`decide` for one deployment as it lies on the disk. What can't be read stays down."""
     store = Store(deployment, state_root)
-    release, sentence = decide(policy, store.state(), store.transaction())
-    if not sentence:
-        return None
-    told = {"deployment": deployment, "release": release, "sentence": sentence, "started": False, "failed": False}
-    if not release:
-        return told
+    transaction = store.transaction()
+    if transaction is None and store.transaction_path.exists():
+        return (
+            "",
+            f"stays down: {store.transaction_path} can't be read, so a transaction may be open. playbooks/recover.yml ends it",
+        )
+    return decide(policy, store.state(), transaction)
+
+
+def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
+    """Start this Spark's rank; why it was not started, empty where it was."""
+    store, now, boot = Store(deployment, state_root), time.time(), engine_boots.boot_id()
+    times = started_in_vain(state_root, release, now, boot)
+    if times >= DEATHS_BEFORE_A_PERSON:
+        return (
+            f"this Spark started it by itself {times} times within {LOOP_SECONDS / 3600:g} hours, and booted again each time. "
+            "A person reads the journal of those boots first (journalctl --list-boots); playbooks/launch.yml starts it"
+        )
+    other = in_the_way(deployment)
+    if other:
+        return f"{other} runs here already. Stop it if it may go, then playbooks/launch.yml starts the release"
     missing = wait_for_address(str(((store.spec(release) or {}).get("env") or {}).get("VLLM_HOST_IP") or ""))
     if missing:
-        return {**told, "failed": True, "sentence": f"stays down: release {release} could not be started, as {missing}"}
-    try:
-        Rank(run_command, deployment, state_root, log_root).start(release, os.environ)
-    except (RankError, DockerError, OSError, ValueError, KeyError) as error:
-        return {**told, "failed": True, "sentence": f"stays down: release {release} could not be started. {error}"}
-    return {**told, "started": True}
+        return missing
+    note_start(state_root, release, now, boot)
+    Rank(run_command, deployment, state_root, log_root).start(release, os.environ)
+    return ""
+
+
+def act(policy: str, names: Sequence[str], state_root: str, log_root: str) -> list[dict[str, Any]]:
+    """Decide about every deployment that this Spark knows of, and act; what to report."""
+    told: list[dict[str, Any]] = []
+    for name in names:
+        entry: dict[str, Any] = {"deployment": name, "release": "", "sentence": "", "started": False, "failed": False}
+        try:
+            entry["release"], entry["sentence"] = look(policy, name, state_root)
+        except UNREADABLE as error:
+            entry |= {"failed": True, "sentence": f"stays down: what is recorded of it can't be read ({error}). Launch it once"}
+        told += [entry] if entry["sentence"] else []
+    chosen = [entry for entry in told if entry["release"]]
+    for entry in chosen:
+        others = [one["deployment"] for one in chosen if one is not entry]
+        why = (
+            f"{', '.join(others)} is recorded as serving on this Spark too, and one of them can't be true. "
+            "Launch the one that is meant, and stop the other (playbooks/stop.yml -e deployment=NAME)"
+        )
+        try:
+            failure = why if others else start(entry["deployment"], entry["release"], state_root, log_root)
+        except UNREADABLE as error:
+            failure = str(error)
+        entry |= {"started": not failure, "failed": bool(failure)}
+        if failure:
+            entry["sentence"] = f"stays down: release {entry['release']} was not started, as {failure}"
+    return told
 
 
 def main(argv: list[str]) -> int:
@@ -110,7 +189,7 @@ def main(argv: list[str]) -> int:
         return 1
     folder = Path(state_root, "deployments")
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    told = [entry for entry in (one(policy, name, state_root, log_root) for name in names) if entry]
+    told = act(policy, names, state_root, log_root)
     write_json(report, {"boot_id": engine_boots.boot_id(), "policy": policy, "at": int(time.time()), "deployments": told}, 0o644)
     for entry in told:
         print(f"{entry['deployment']} {entry['sentence']}", flush=True)

@@ -126,6 +126,75 @@ def test_a_rank_whose_secret_is_nowhere_stays_down_and_says_so(spark: Spark) -> 
     assert "create" not in spark.calls()
 
 
+def test_two_deployments_that_both_seem_to_serve_both_stay_down(spark: Spark) -> None:
+    stale = Store("pair", str(spark.lib))
+    stale.folder.mkdir(parents=True)
+    stale.state_path.write_text(json.dumps(GOOD.to_dict()))
+    code, report, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert [entry["started"] for entry in report["deployments"]] == [False, False]
+    assert "sparks is recorded as serving on this Spark too" in out
+    assert "create" not in spark.calls()
+
+
+@pytest.mark.parametrize("broken", ["{", '{"id": ', ""])
+def test_a_transaction_that_cannot_be_read_may_be_open(spark: Spark, broken: str) -> None:
+    Store("sparks", str(spark.lib)).transaction_path.write_text(broken)
+    _, report, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert "a transaction may be open" in out
+    assert not report["deployments"][0]["started"]
+    assert spark.calls() == []
+
+
+@pytest.mark.parametrize("broken", [{"deaths": 3}, {"status": "serving", "current": ["x"], "last_good": ["x"]}])
+def test_a_broken_state_stays_down_and_the_others_are_still_told(spark: Spark, broken: dict[str, Any]) -> None:
+    other = Store("a-first", str(spark.lib))
+    other.folder.mkdir(parents=True)
+    other.state_path.write_text(json.dumps(broken))
+    code, report, out = spark.boot("stay_down" if "deaths" in broken else "launch_last_good", VLLM_API_KEY="s3cret")
+    assert "Traceback" not in out
+    assert {entry["deployment"] for entry in report["deployments"]} == {"a-first", "sparks"}
+    assert code == 1
+
+
+def test_what_docker_started_by_itself_is_not_joined(spark: Spark) -> None:
+    known = json.loads((spark.tmp / "docker.json").read_text())
+    known["containers"] = [
+        {
+            "Id": "f" * 64, "Name": "/by-hand", "Config": {"Image": "vllm", "Labels": {}}, "State": {"Status": "running", "Running": True},
+            "HostConfig": {"NetworkMode": "host", "DeviceRequests": [{"Capabilities": [["gpu"]]}]},
+        }
+    ]  # fmt: skip
+    (spark.tmp / "docker.json").write_text(json.dumps(known))
+    code, _, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert "by-hand runs here already" in out
+    assert "create" not in spark.calls()
+
+
+def test_a_spark_that_boots_again_and_again_stops_starting(spark: Spark) -> None:
+    """A start that wedges the Spark is followed by a power cycle, and so on."""
+    starts = spark.lib / after_boot.STARTS
+    code, _, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 0, out
+    (first,) = json.loads(starts.read_text())["starts"]
+    assert first["release"] == RELEASE
+
+    def boots(*ages: int) -> None:
+        starts.write_text(json.dumps({"starts": [{**first, "at": first["at"] - age, "boot_id": f"b{age}"} for age in ages]}))
+
+    boots(600, 1200)
+    code, report, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert "2 times within 2 hours" in out
+    assert report["deployments"][0]["failed"]
+    boots(600, 9000)  # one of them long ago
+    code, _, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 0, out
+    starts.write_text('{"starts": [3, {"at": "x"}], "else": 1}')
+    assert spark.boot("launch_last_good", VLLM_API_KEY="s3cret")[0] == 0
+
+
 @pytest.mark.parametrize("policy", ["", "launch", "stay-down"])
 def test_an_unknown_policy_starts_nothing(spark: Spark, policy: str) -> None:
     code, report, out = spark.boot(policy)

@@ -123,6 +123,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import fabric_reach, gpu
+from ansible.module_utils.sparklanes.commands import ask
 from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.listeners import parse_ss
@@ -131,7 +132,7 @@ from ansible.module_utils.sparklanes.releases import Store
 
 
 def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[str, Any]]:
-    rc, out, err = module.run_command(["ss", "-Hltnp"], check_rc=False)
+    rc, out, err = ask(module.run_command, ["ss", "-Hltnp"])
     if rc != 0:
         module.fail_json(msg=f"ss -Hltnp failed on this Spark (exit {rc}): {err.strip()}. The package iproute2 brings it")
     by_id = {box.id: box for box in boxes}
@@ -171,7 +172,7 @@ def probe_facts(module: AnsibleModule) -> list[dict[str, Any]] | None:
 
 def knock(module: AnsibleModule, end: dict[str, Any]) -> dict[str, Any]:
     """A rank that runs holds a connection to that port for all its life: then rank 0's running engine is not bothered."""
-    _, text, _ = module.run_command(["ss", "-Htn", "state", "established"])
+    _, text, _ = ask(module.run_command, ["ss", "-Htn", "state", "established"])
     if fabric_reach.established(text, end["address"], end["port"]):
         return {"outcome": "established", "error": ""}
     found: dict[str, Any] = fabric_reach.knock(end["address"], end["port"], end["source"] or "", KNOCK_SECONDS)

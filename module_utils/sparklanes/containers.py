@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# AnsibleModule.run_command, or anything with its shape: (argv, environ_update=…) → (rc, stdout, stderr).
-Run = Callable[..., tuple[int, str, str]]
+from ansible.module_utils.sparklanes.commands import NOT_FOUND, Run, ask
+
+NO_DOCKER = "docker is not installed"
 
 LABEL_DEPLOYMENT = "sparklanes.deployment"
 LABEL_RELEASE = "sparklanes.release"
@@ -130,7 +131,9 @@ class Docker:
         self._binary = binary
 
     def call(self, *args: str, environ: Mapping[str, str] | None = None) -> str:
-        rc, out, err = self._run([self._binary, *args], environ_update=dict(environ or {}))
+        rc, out, err = ask(self._run, [self._binary, *args], environ_update=dict(environ or {}))
+        if rc == NOT_FOUND:
+            raise DockerError(NO_DOCKER)
         if rc != 0:
             raise DockerError(f"docker {args[0]} failed (exit {rc}): {(err or out).strip()[-600:]}")
         return out

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes import engine_boots, gpu, page_cache, survival, sysctl
-from ansible.module_utils.sparklanes.containers import Docker, DockerError, Run
+from ansible.module_utils.sparklanes.commands import Run, ask
+from ansible.module_utils.sparklanes.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.units import parse_show
 
@@ -67,10 +68,10 @@ def nics(root: Path) -> list[dict[str, str]]:
 
 def remove_ipc(run: Run) -> tuple[str, str]:
     """What systemd-logind itself says to RemoveIPC: yes, no or `not running`; and an error where it runs and does not answer."""
-    if run(["systemctl", "is-active", "--quiet", "systemd-logind.service"])[0] != 0:
+    if ask(run, ["systemctl", "is-active", "--quiet", "systemd-logind.service"])[0] != 0:
         return NOT_RUNNING, ""
     place = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "RemoveIPC"]
-    rc, out, err = run(["busctl", "get-property", *place])
+    rc, out, err = ask(run, ["busctl", "get-property", *place])
     if rc != 0:
         return "", err.strip() or f"busctl: exit {rc}"
     return ("no" if out.split() == ["b", "false"] else "yes"), ""
@@ -136,9 +137,9 @@ def from_commands(run: Run) -> dict[str, Any]:
         found["docker"] = Docker(run).info()
     except (DockerError, ValueError, OSError) as problem:
         found["docker"] = {"error": str(problem)}
-    rc, out, _ = run(["timedatectl", "show", "--property=NTPSynchronized", "--value"])
+    rc, out, _ = ask(run, ["timedatectl", "show", "--property=NTPSynchronized", "--value"])
     found["synchronised"] = {"yes": True, "no": False}.get(out.strip()) if rc == 0 else None
-    rc, out, _ = run(["systemctl", "show", PAGE_CACHE_UNIT, "--property=ActiveState"])
+    rc, out, _ = ask(run, ["systemctl", "show", PAGE_CACHE_UNIT, "--property=ActiveState"])
     found["active"] = parse_show(out).get("ActiveState") == "active" if rc == 0 else None
     return found
 

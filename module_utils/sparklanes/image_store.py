@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.containers import DockerError, Run
+from ansible.module_utils.sparklanes.commands import Run
+from ansible.module_utils.sparklanes.containers import DockerError
 from ansible.module_utils.sparklanes.files import read_json, write_json
 from ansible.module_utils.sparklanes.images import LocalImage, parse_inspect, parse_list
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.sparklanes import engine_boots
-from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, Run
+from ansible.module_utils.sparklanes.commands import Run
+from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker
 from ansible.module_utils.sparklanes.files import LOG_ROOT, STATE_ROOT
 from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.jit_cache import measure

@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes import fabric_conf, fabric_reach, gpu, images
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
+from ansible.module_utils.sparklanes.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
 
 GIB = 1024**3
@@ -341,6 +342,17 @@ def serves(hosts: Sequence[str], facts: Mapping[str, Facts | None], release: str
 
 
 def other_lane(facts: Facts, lane: str) -> str:
-    """The lane that a rank on this Spark serves, if it is another one than `lane`; empty where none does."""
-    running = [str(box.get("lane", "")) for box in facts.get("containers") or [] if box.get("running") and box.get("deployment")]
-    return next((name for name in running if name != lane), "")
+    """What serves on this Spark, or may, if it is something else than `lane`; empty where nothing does.
+
+    A lane by its name; what a person started by hand has wishes that nobody knows.
+    """
+    problem = str((facts.get("docker") or {}).get("error") or "")
+    if problem and problem != NO_DOCKER:
+        return f"something unknown ({problem})"
+    boxes = [
+        box for box in facts.get("containers") or [] if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
+    ]
+    names = [str(box.get("lane") or "") if box.get("deployment") else f"container {box.get('name')}" for box in boxes]
+    if not boxes:
+        names = [f"process {one.get('name')} (pid {one.get('pid')})" for one in (facts.get("gpu") or {}).get("processes") or []]
+    return next((name for name in names if name != lane), "")

@@ -16,7 +16,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible.module_utils.sparklanes.containers import Docker, DockerError, Run
+from ansible.module_utils.sparklanes.commands import Run
+from ansible.module_utils.sparklanes.containers import Docker, DockerError
 
 
 def parse_show(text: str) -> dict[str, str]:

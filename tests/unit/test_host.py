@@ -448,3 +448,13 @@ def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     readiness = {"readiness": {"gpu": NO_GPU, "docker": {"version": "28"}}}
     assert of(health_of(readiness=readiness), "GPU.DRIVER").status == FAIL
     assert of(health_of(readiness=readiness, lane={}), "GPU.DRIVER").status == "skip"
+
+
+def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pytest.MonkeyPatch, run_module: RunModule) -> None:
+    """AnsibleModule.run_command ends the module for it, unless it is told otherwise."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    said = run_module(host_info, {})
+    assert "failed" not in said, said
+    assert said["host"]["docker"] == {"error": "docker is not installed"}
+    assert said["host"]["clock"]["synchronised"] is None
+    assert said["host"]["page_cache"]["active"] is None

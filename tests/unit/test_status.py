@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.sparklanes import readiness, status
+from ansible.module_utils.sparklanes.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.status import Row, lines, verdict
 
 
@@ -79,6 +80,18 @@ def test_another_lane_that_serves_is_named() -> None:
     assert readiness.other_lane(facts("a", "a"), "y") == "x"
     assert readiness.other_lane(facts("a", "a"), "x") == ""
     assert readiness.other_lane({}, "x") == ""
+
+
+def test_what_may_serve_counts_as_another_lane() -> None:
+    """Live settings of a lane would hurt a container of a person, and whatever runs behind a Docker that does not answer."""
+    by_hand = {"name": "vllm", "running": True, "uses_gpu": True, "deployment": "", "lane": ""}
+    assert readiness.other_lane({"containers": [by_hand]}, "x") == "container vllm"
+    assert readiness.other_lane({"containers": [{**by_hand, "uses_gpu": False}]}, "x") == ""
+    assert "did not say" in readiness.other_lane({"docker": {"error": "it did not say"}}, "x")
+    assert readiness.other_lane({"docker": {"error": NO_DOCKER}, "gpu": {"processes": []}}, "x") == ""
+    held = {"gpu": {"processes": [{"pid": 7, "name": "python3"}]}}
+    assert readiness.other_lane(held, "x") == "process python3 (pid 7)"
+    assert readiness.other_lane({**facts("a", "a"), **held}, "x") == "", "the process is the rank's"
 
 
 def test_a_rail_that_is_amiss_is_seen() -> None:

@@ -66,7 +66,7 @@ options:
   swap:
     description:
       - Swap of at least O(swap_gib). Where that is on already, nothing is made; where less is on, a file of ours adds the rest.
-      - V(absent) turns our file off and removes it, unless a rank or a GPU container runs.
+      - V(absent) turns our file off and removes it, unless a rank, a GPU container or a GPU process runs.
     type: str
     choices: [present, absent, keep]
     default: keep
@@ -128,12 +128,14 @@ ours:
 import contextlib
 import os
 import shutil
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import survival, units
 from ansible.module_utils.sparklanes.files import read_json, write_json
 from ansible.module_utils.sparklanes.host_edits import HostEdits
+from ansible.module_utils.sparklanes.occupied import occupied
 
 MEMORY = "/var/lib/sparklanes/survival.json"
 JOURNAL_FOLDER = "/var/log/journal"
@@ -358,40 +360,59 @@ class SurvivalKit(HostEdits):
 
     def make_swap(self, size: int) -> None:
         path = self.params["swap_path"]
-        table = survival.fstab_with(self.text("/etc/fstab") or "", path)
+        table = survival.fstab_with(self.fstab(), path)
         if self.note(f"Make {path} of {size / GIB:.1f} GiB and turn it on as swap", "", f"{path}\n"):
             target = self.at(path)
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Noted first: a run that is cut off in the middle can be undone.
+            self.ours["swap"] = path
+            self.remember()
+            problem = self.fill_swap(target, size)
+            if problem:
+                target.unlink(missing_ok=True)
+                self.ours["swap"] = ""
+                self.fail(f"{problem}. The file is removed again; not every file system can hold one")
+        self.write("/etc/fstab", table)
+
+    def fill_swap(self, target: Path, size: int) -> str:
+        """The file, made and turned on; what went wrong, empty where nothing did."""
+        try:
             handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 os.posix_fallocate(handle, 0, size)
             finally:
                 os.close(handle)
-            for argv in (["mkswap", str(target)], ["swapon", str(target)]):
-                rc, out, err = self.ask(*argv)
-                if rc != 0:
-                    target.unlink()
-                    self.fail(
-                        f"{' '.join(argv)} failed: {(err or out).strip()}. The file is removed again; not every file system can hold one"
-                    )
-            self.ours["swap"] = path
-        self.write("/etc/fstab", table)
+        except OSError as error:
+            return f"{target} could not be made: {error.strerror}"
+        for argv in (["mkswap", str(target)], ["swapon", str(target)]):
+            rc, out, err = self.ask(*argv)
+            if rc != 0:
+                return f"{' '.join(argv)} failed: {(err or out).strip()}"
+        return ""
+
+    def fstab(self) -> str:
+        text = self.text("/etc/fstab") or ""
+        if "\ufffd" in text:
+            self.fail(
+                "/etc/fstab has bytes that are no UTF-8, so it can't be rewritten without a loss. Correct that line by hand"
+            )
+        return text
 
     def drop_swap(self) -> None:
         path = str(self.ours["swap"])
         if not path:
             return
-        boxes, _ = units.gpu_containers(self.module.run_command)
-        if boxes is None or boxes:
-            who = ", ".join(boxes) if boxes else "Docker does not say what runs"
+        table = survival.fstab_without(self.fstab(), path)
+        holder = occupied(self.module.run_command, self.module.get_bin_path)
+        if holder:
             self.waiting.append(
-                f"{path} stays on: turning swap off under a rank can end it ({who}). Stop the lane, then run this again"
+                f"{path} stays on: turning swap off under what serves can end it ({holder}). Stop it, then run this again"
             )
             return
         on = {swap.path: swap for swap in survival.parse_swaps(self.text("/proc/swaps") or "")}
         if path in on and self.note(f"Turn {path} off"):
             self.must("swapoff", path, hint="Is there memory for what is swapped out?")
-        self.write("/etc/fstab", survival.fstab_without(self.text("/etc/fstab") or "", path))
+        self.write("/etc/fstab", table)
         if self.at(path).exists() and self.note(f"Remove {path}", f"{path}\n"):
             self.at(path).unlink()
         self.ours["swap"] = ""

@@ -31,6 +31,7 @@ class Host:
         self.wants = {package.name: package.want for package in survival.parse_packages(PACKAGES)}
         self.gpu_containers: list[str] | None = []
         self.broken: set[str] = set()
+        self.holder = ""
 
     def files(self) -> dict[str, str]:
         return {str(path): path.read_text() for path in self.root.glob("etc/systemd/system/*/*.conf")}
@@ -76,6 +77,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path)
     monkeypatch.setattr(survival_kit.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(survival_kit.units, "gpu_containers", lambda _run: (made.gpu_containers, "systemd"))
+    monkeypatch.setattr(survival_kit, "occupied", lambda _run, _find: made.holder)
     monkeypatch.setattr(survival_kit.units, "missing_links", lambda _dev: ["/dev/nvidia0"])
     return made
 
@@ -181,9 +183,10 @@ def test_swap_is_made_once_and_removed_whole(host: Host, run_module: RunModule) 
     assert (host.root / "etc/fstab").read_text() == "UUID=1 / ext4 defaults 0 1\n/swap.img none swap sw,nofail 0 0\n"
     assert (host.root / "swap.img").stat().st_mode & 0o777 == 0o600
     assert not run_module(survival_kit, swap(host, "present"))["changed"]
-    host.gpu_containers = ["rank"]
-    assert "can end it (rank)" in run_module(survival_kit, swap(host, "absent"))["waiting"][0]
-    host.gpu_containers = []
+    host.holder = "python3 (pid 7) holds the GPU"
+    assert "can end it (python3 (pid 7) holds the GPU)" in run_module(survival_kit, swap(host, "absent"))["waiting"][0]
+    assert (host.root / "swap.img").exists()
+    host.holder = ""
     assert run_module(survival_kit, swap(host, "absent"))["changed"]
     assert {**tree(host.root), "etc/fstab": ""} == {**before, "etc/fstab": ""}
     assert not run_module(survival_kit, swap(host, "absent"))["changed"]
@@ -195,6 +198,38 @@ def test_a_file_system_that_holds_no_swap_keeps_no_file(host: Host, run_module: 
     assert "not every file system" in run_module(survival_kit, swap(host, "present"))["msg"]
     assert not (host.root / "swap.img").exists()
     assert "swap.img" not in (host.root / "etc/fstab").read_text()
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_file_that_could_not_be_filled_is_not_left(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(survival_kit.os, "posix_fallocate", full)
+    before = tree(host.root)
+    assert "No space left" in run_module(survival_kit, swap(host, "present"))["msg"]
+    assert tree(host.root) == before, "the next run begins as this one did"
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_run_that_was_cut_off_can_be_undone(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(survival_kit.os, "posix_fallocate", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run_module(survival_kit, swap(host, "present"))
+    assert (host.root / "swap.img").exists()
+    assert run_module(survival_kit, swap(host, "absent"))["changed"]
+    assert not (host.root / "swap.img").exists()
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_table_that_would_lose_bytes_is_left_alone(host: Host, run_module: RunModule) -> None:
+    (host.root / "etc/fstab").write_bytes(b"//server/\xfcber /mnt cifs defaults 0 0\n")
+    assert "by hand" in run_module(survival_kit, swap(host, "present"))["msg"]
+    assert not (host.root / "swap.img").exists()
 
 
 def test_swap_that_is_there_is_enough_and_never_ours(host: Host, run_module: RunModule) -> None:

@@ -10,7 +10,7 @@ DOCUMENTATION = r"""
 module: page_cache_flush
 short_description: Give the page cache back once, and report what that did
 description:
-  - Flushes the page cache of a Spark and measures MemFree and Cached before and after. The result is the effect, not the attempt.
+  - Flushes the page cache of a Spark and measures MemFree, Cached and free blocks of 32 MiB before and after. The result is the effect, not the attempt.
   - Where O(wanted_free_gib) is free already, nothing is flushed.
 options:
   wanted_free_gib:
@@ -59,7 +59,9 @@ actions:
   type: list
   elements: str
 before:
-  description: C(mem_free), C(cached) and C(mem_available) in bytes before the flush.
+  description:
+    - C(mem_free), C(cached) and C(mem_available) in bytes before the flush, and C(blocks), the free blocks of 32 MiB.
+    - What the kernel does not tell is V(null).
   returned: always
   type: dict
 after:
@@ -76,10 +78,11 @@ files:
   type: int
 """
 
+import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import page_cache
+from ansible.module_utils.sparklanes import memory, page_cache
 from ansible.module_utils.sparklanes.page_cache import GIB, Effect
 
 
@@ -89,6 +92,16 @@ def gib(value: int | None) -> str:
 
 def shown(memory: page_cache.Memory) -> str:
     return f"MemFree {gib(memory.mem_free)}\nCached {gib(memory.cached)}\n"
+
+
+def blocks(root: Path) -> int | None:
+    """Free blocks of 32 MiB: memory that came free in pieces helps no loader that wants large ones."""
+    try:
+        text = (root / "proc/buddyinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = memory.large_blocks(memory.parse_buddyinfo(text), os.sysconf("SC_PAGE_SIZE"))
+    return None if found is None else int(found.equivalent)
 
 
 def main() -> None:
@@ -117,6 +130,7 @@ def main() -> None:
     files = 0
     try:
         now = page_cache.measure(root)
+        torn = blocks(root)
         effect = Effect(now, now)
         enough = wanted is not None and now.mem_free is not None and now.mem_free >= wanted * GIB
         what = f"the files below {', '.join(paths)}" if paths else "the whole page cache"
@@ -139,8 +153,11 @@ def main() -> None:
         )
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'the page cache'}: {error.strerror or error}", actions=actions)
+    measured = effect.to_dict()
     result = {
-        **effect.to_dict(),
+        **measured,
+        "before": {**measured["before"], "blocks": torn},
+        "after": {**measured["after"], "blocks": blocks(root)},
         "actions": actions,
         "files": files,
         "changed": not enough,

@@ -230,9 +230,17 @@ def test_the_script_runs_alone_as_the_unit_calls_it(spark: Path) -> None:
 
 
 def test_flush_reports_the_effect(spark: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache.os, "sync", lambda: (spark / "proc/meminfo").write_text(meminfo(70, 10)))
+    def freed() -> None:
+        (spark / "proc/meminfo").write_text(meminfo(70, 10))
+        (spark / "proc/buddyinfo").write_text("Node 0, zone   Normal " + " 0" * 13 + " 96\n")
+
+    monkeypatch.setattr(page_cache.os, "sync", freed)
     result = run_module(page_cache_flush, {"root": str(spark), "wanted_free_gib": 60})
     assert result["changed"]
+    assert (result["before"]["blocks"], result["after"]["blocks"]) == (
+        None,
+        96 * (os.sysconf("SC_PAGE_SIZE") << 13) // (32 << 20),
+    )
     assert (result["before"]["mem_free"], result["after"]["mem_free"]) == (20 * GIB, 70 * GIB)
     assert result["freed_bytes"] == 50 * GIB
     again = run_module(page_cache_flush, {"root": str(spark), "wanted_free_gib": 60})

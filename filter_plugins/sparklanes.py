@@ -403,6 +403,7 @@ class FilterModule:
             "sparklanes_network_proof": gates.network_proof,
             "sparklanes_other_lane": gates.other_lane,
             "sparklanes_ranks_alive": gates.ranks_alive,
+            "sparklanes_rails_kept": host_gates.rails_kept,
             "sparklanes_reach": gates.reach,
             "sparklanes_reason": gates.reason,
             "sparklanes_release_id": gates.release_id,

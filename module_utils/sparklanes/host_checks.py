@@ -172,14 +172,18 @@ def rebooted(host: str, before: Facts, after: Facts, rails_before: Facts, rails_
         made.append(Check("REBOOT.DRIVER", host, status, _driver_text(now), _driver_text(was),
                           "No NVIDIA module was loaded for this kernel: dkms status, dmesg | grep -i nvrm." if not ok
                           else "The reboot brought another driver; all ranks should have the same."))  # fmt: skip
-    changes = rail_changes(rails_before, rails_after)
-    errors = [str(error.get("message")) for error in rails_after.get("errors") or []]
-    made.append(
-        judged("REBOOT.RAILS", host, not changes and not errors, "; ".join([*changes, *errors]) or "rails and GIDs as before", "as before",
-               "docs/fabric.md tells what each code means. Where a GID only moved, playbooks/launch.yml renders with the new one; a frozen "
-               "release keeps the old.")
+    return [*made, rails(host, rails_before, rails_after)]
+
+
+def rails(host: str, before: Facts, after: Facts) -> Check:
+    """REBOOT.RAILS: what NCCL sees is what it saw."""
+    changes = rail_changes(before, after)
+    errors = [str(error.get("message")) for error in after.get("errors") or []]
+    return judged(
+        "REBOOT.RAILS", host, not changes and not errors, "; ".join([*changes, *errors]) or "rails and GIDs as before", "as before",
+        "docs/fabric.md tells what each code means. Where a GID only moved, playbooks/launch.yml renders with the new one; a frozen "
+        "release keeps the old.",
     )  # fmt: skip
-    return made
 
 
 def _driver_text(driver: Facts) -> str:

@@ -106,6 +106,11 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]
     return [check.to_dict() for check in made]
 
 
+def rails_kept(before: Mapping[str, Facts], now: Mapping[str, Facts]) -> list[dict[str, str]]:
+    """After the last reboot: the reboot of one Spark takes down the link of its neighbour, which was proven before. Host → roce_fabric."""
+    return [host_checks.rails(host, dict(fabric or {}), dict(now.get(host) or {})).to_dict() for host, fabric in before.items()]
+
+
 def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = parity.FATAL) -> list[dict[str, str]]:
     """The one table about a deployment. `looks`: host → what playbooks/health.yml registered: readiness, host, memory, roce, fabric
     (results and the fact roce_fabric), lane (the lane's variables, empty without one) and other_lane (that serves instead)."""

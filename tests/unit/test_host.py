@@ -450,6 +450,15 @@ def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     assert of(health_of(readiness=readiness, lane={}), "GPU.DRIVER").status == "skip"
 
 
+def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> None:
+    before = {"rails": [{"hca": "rocep1s0f0", "gid_index": 3, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "3"}}
+    moved = {"rails": [{"hca": "rocep1s0f0", "gid_index": 5, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "5"}}
+    made = host_gates.rails_kept({"s1": before, "s2": before, "s3": {}}, {"s1": moved, "s2": before})
+    assert [check["status"] for check in made] == [FAIL, PASS, PASS]
+    assert "rocep1s0f0: gid_index 3 → 5" in made[0]["found"]
+    assert host_gates.rails_kept({"s1": before}, {})[0]["status"] == FAIL, "no answer is no proof"
+
+
 def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pytest.MonkeyPatch, run_module: RunModule) -> None:
     """AnsibleModule.run_command ends the module for it, unless it is told otherwise."""
     monkeypatch.setenv("PATH", "/nonexistent")

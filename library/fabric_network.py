@@ -210,8 +210,8 @@ class Network:
             _, said, _ = self.module.run_command(
                 ["journalctl", "--unit", network_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat"]
             )
-            self.revert()
-            self.fail(f"netplan apply failed on this Spark, and the trial was taken back: {(said or err).strip()[-600:]}")
+            lost = self.take_back()
+            self.fail(f"netplan apply failed on this Spark, and the trial was taken back: {(said or err).strip()[-600:]}{lost}")
 
     def arm(self, script: Path) -> None:
         self.disarm()
@@ -273,16 +273,27 @@ class Network:
         return True
 
     def revert(self) -> bool:
-        script = self.root / network_trial.SCRIPT
         if not self.trial.exists():
             return False
         self.actions.append(f"Take the trial of {self.name} back")
-        if self.module.check_mode:
-            return True
-        self.must("sh", str(script))
+        lost = "" if self.module.check_mode else self.take_back()
+        if lost:
+            self.fail(f"The trial of {self.name} was taken back{lost}")
+        return True
+
+    def take_back(self) -> str:
+        """The file is gone in any case; what else went wrong, as the end of a sentence."""
+        script = self.root / network_trial.SCRIPT
+        rc, out, err = self.module.run_command(["sh", str(script)])
+        self.trial.unlink(missing_ok=True)
         self.disarm()
         script.unlink(missing_ok=True)
-        return True
+        if rc == 0:
+            return ""
+        return (
+            f". But netplan did not apply what was there before (exit {rc}: {(err or out).strip()[-300:]}): "
+            "look at `netplan status` and `networkctl` on this Spark; a reboot brings the old network back too"
+        )
 
 
 def main() -> None:

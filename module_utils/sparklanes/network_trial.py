@@ -30,9 +30,11 @@ def revert_script(trial: str, mtus: Mapping[str, int]) -> str:
         "# Takes the fabric's network on trial back. Written by sparklanes; ends with the reboot that would do the same.",
         f"rm -f {shlex.quote(trial)}",
         "netplan apply",
+        "applied=$?",
     ]
     lines += [f"ip link set dev {shlex.quote(device)} mtu {int(mtu)}" for device, mtu in mtus.items()]
-    return "\n".join([*lines, f"logger -t {TIMER} 'The network on trial was taken back'", 'rm -f "$0"', ""])
+    said = f'logger -t {TIMER} "The network on trial was taken back (netplan apply: exit $applied)"'
+    return "\n".join([*lines, said, 'rm -f "$0"', "exit $applied", ""])
 
 
 def parse_ip(text: str) -> dict[str, dict[str, Any]]:

@@ -176,6 +176,17 @@ def test_taken_back_etc_is_as_before(do: Do, spark: Path) -> None:
     assert do("reverted")["changed"] is False
 
 
+def test_a_way_back_that_netplan_refuses_is_told(do: Do, spark: Path) -> None:
+    do("present")
+    set_state(spark, generate="1", says="no such backend")
+    result = do("reverted")
+    assert result["failed"] is True
+    assert "no such backend" in result["msg"]
+    assert result["on_trial"] is False
+    assert not (spark / network_trial.SCRIPT).exists()
+    assert calls(spark, "ip")[-1] == f"ip link set dev {B} mtu 1500", "the rest of the way back is gone all the same"
+
+
 def test_the_timer_leaves_nothing_either(do: Do, spark: Path) -> None:
     """What systemd runs when nobody keeps the trial."""
     do("present")

@@ -168,6 +168,11 @@ class KernelSettings(HostEdits):
             self.fail(
                 f"settings: {', '.join(empty)} has no value. Give one, or leave the setting out to leave the Spark's own alone"
             )
+        odd = [
+            key for key, value in self.wanted.items() if ".." in sysctl.normal_key(key).split("/") or not (key + value).isascii()
+        ]
+        if odd:
+            self.fail(f"settings: {', '.join(odd)} is no name below /proc/sys with a value of plain ASCII. Correct it")
         wrong = sysctl.out_of_range(self.wanted)
         if wrong:
             self.fail("; ".join(wrong))

@@ -169,7 +169,7 @@ def out_of_range(settings: Mapping[str, str]) -> list[str]:
         low, high = RANGES.get(normal_key(key), (None, None))
         if low is None or high is None:
             continue
-        if not value.lstrip("-").isdigit() or not low <= int(value) <= high:
+        if not (value.isascii() and value.isdigit()) or not low <= int(value) <= high:
             wrong.append(f"{key}: found {value!r}, expected a whole number from {low} to {high}")
     return wrong
 

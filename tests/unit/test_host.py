@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -467,3 +470,13 @@ def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pyt
     assert said["host"]["docker"] == {"error": "docker is not installed"}
     assert said["host"]["clock"]["synchronised"] is None
     assert said["host"]["page_cache"]["active"] is None
+
+
+def test_a_part_of_a_deployment_is_not_judged(tmp_path: Path) -> None:
+    """The table was shown by rank 0: a limit without it ended well and had looked at nothing."""
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("all: {children: {sparks: {hosts: {a: {ansible_connection: local}, b: {ansible_connection: local}}}}}")
+    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", hosts, ROOT / "playbooks/health.yml", "-l", "b"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, "COLUMNS": "400"})
+    assert done.returncode != 0
+    assert "take all of them: -l sparks" in done.stdout + done.stderr

@@ -172,6 +172,9 @@ def test_a_setting_that_is_asked_no_more_goes_back(run_module: RunModule, root: 
     [
         ({"settings": {"vm.swappines": 10}}, "no such setting"),
         ({"settings": {"vm.swappiness": 300}}, "from 0 to 200"),
+        ({"settings": {"vm.swappiness": "\N{SUPERSCRIPT TWO}"}}, "plain ASCII"),
+        ({"settings": {"vm.swappiness": "\N{ARABIC-INDIC DIGIT ONE}"}}, "plain ASCII"),
+        ({"settings": {"vm/../../../etc/sysctl.conf": "1"}}, "no name below /proc/sys"),
         ({"settings": {"vm.swappiness": None}}, "has no value"),
         ({"settings": {"vm.swappiness": 1}, "name": "../evil.conf"}, "plain file name"),
         ({"settings": {"vm.swappiness": 1}, "name": "99-x"}, "ends in .conf"),

@@ -120,7 +120,17 @@ def test_a_file_of_our_name_in_run_cannot_hide_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "fine"), [("0", True), ("200", True), ("201", False), ("-1", False), ("ten", False), ("", False)]
+    ("value", "fine"),
+    [
+        ("0", True),
+        ("200", True),
+        ("201", False),
+        ("-1", False),
+        ("ten", False),
+        ("", False),
+        ("\N{SUPERSCRIPT TWO}", False),
+        ("--1", False),
+    ],
 )
 def test_range_of_swappiness(value: str, fine: bool) -> None:
     assert (sysctl.out_of_range({"vm.swappiness": value}) == []) is fine

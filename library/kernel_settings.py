@@ -13,7 +13,8 @@ description:
   - Takes all settings of a Spark at once, writes them to one file of ours in C(/etc/sysctl.d), sets them
     in the running kernel and reads both back.
   - Fails, before anything changes, where another file would win over ours at boot (C(systemd-sysctl)) or
-    when somebody runs C(sysctl --system). The two read C(/etc/sysctl.conf) differently.
+    when somebody runs C(sysctl --system). The two read C(/etc/sysctl.conf) differently. So it does where a service that starts at
+    boot, tuned, cron or C(rc.local) sets another value after the files.
   - Can keep systemd-logind from removing the semaphores and shared memory of a user whose last session ends,
     which kills ranks that were started over ssh. systemd-logind is told to read its files again (SIGHUP,
     sessions stay) and asked over D-Bus whether it did.
@@ -124,7 +125,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import sysctl
+from ansible.module_utils.sparklanes import setters, sysctl
 from ansible.module_utils.sparklanes.files import read_json, write_json
 from ansible.module_utils.sparklanes.host import remove_ipc
 from ansible.module_utils.sparklanes.host_edits import HostEdits
@@ -196,6 +197,7 @@ class KernelSettings(HostEdits):
         elif self.wanted:
             text = sysctl.render(self.wanted, COMMENT)
             lost = sysctl.overridden(sysctl.with_file(found, self.path, text), self.path, self.wanted)
+            lost += setters.contradicting(self.root, self.wanted)
             if lost:
                 self.fail("; ".join(lost))
             if self.live:

@@ -363,6 +363,14 @@ def assess(
     unknown = sorted(set(limits or {}) - set(Limits.__dataclass_fields__))
     if unknown:
         raise ValueError(f"gpu_health_limits: {', '.join(unknown)} is none of {', '.join(Limits.__dataclass_fields__)}")
+    odd = {
+        name: value
+        for name, value in (limits or {}).items()
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
+    }
+    if odd:
+        said = ", ".join(f"{name} {value!r}" for name, value in odd.items())
+        raise ValueError(f"gpu_health_limits: {said}; expected numbers of 0 and more. Give them as YAML or JSON, not as text")
     chosen = Limits(**dict(limits or {}))
     runs: dict[str, Run | None] = {}
     for host, result in registered.items():

@@ -281,6 +281,12 @@ def test_a_site_has_its_own_limits_and_a_mistyped_one_is_refused() -> None:
         gpu_verdicts({}, {}, {"floor_tflop": 1})
 
 
+@pytest.mark.parametrize("value", ["1400", None, True, -1, float("nan"), [1]])
+def test_a_limit_that_is_no_number_is_refused_with_a_sentence(value: object) -> None:
+    with pytest.raises(Exception, match=r"stuck_mhz .*; expected numbers of 0 and more"):
+        gpu_verdicts({}, {}, {"stuck_mhz": value})
+
+
 def test_the_last_verdict_is_remembered_until_the_next_boot() -> None:
     assert gpu_health.remembered("s1", [], "b").status == "warn"
     assert gpu_health.remembered("s1", [{**GOOD, "verdict": "low_clock"}], "b").status == "fail"

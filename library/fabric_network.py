@@ -15,6 +15,8 @@ description:
   - V(proven) pings the others over the new addresses and says who answered. V(kept) moves the trial to C(/etc) and disarms the timer.
     V(reverted) takes it back at once.
   - The file is validated by C(netplan generate) beside all others below a temporary root before anything is written.
+  - What another author's file of that name said is kept in C(/var/lib/sparklanes/fabric_network), and V(absent) brings it back. A file that is not
+    ours is never removed.
   - Other Sparks notice C(netplan apply); their GIDs move. The caller makes sure that nothing runs on any of them.
 options:
   state:
@@ -123,6 +125,7 @@ class Network:
         self.root = Path(self.params["root"])
         self.etc = self.root / "etc/netplan" / self.name
         self.trial = self.root / "run/netplan" / self.name
+        self.before = self.root / network_trial.KEPT / f"{self.name}.before"
         self.actions: list[str] = []
 
     def fail(self, message: str) -> NoReturn:
@@ -143,9 +146,19 @@ class Network:
     def put(self, wanted: str | None) -> dict[str, Any]:
         old, running = self.text(self.etc), self.text(self.trial)
         tried = netplan.NOTHING if wanted is None else wanted
-        diff = {"before_header": str(self.etc), "after_header": str(self.etc), "before": old or "", "after": wanted or ""}
-        if wanted is None and old is None and running is None:
+        diff: dict[str, str] = {
+            "before_header": str(self.etc),
+            "after_header": str(self.etc),
+            "before": old or "",
+            "after": wanted or "",
+        }
+        if wanted is None and running is None and old is None:
             return {"changed": False, "diff": diff}
+        if wanted is None and old is not None and not old.startswith(netplan.HEAD):
+            self.actions.append(f"{self.etc} is not ours, so it stays")
+            return {"changed": False, "diff": {**diff, "after": old}}
+        if wanted is None and (before := self.text(self.before)) is not None:
+            tried = diff["after"] = before
         if wanted is not None and old == wanted and running is None and self.is_live():
             return {"changed": False, "diff": diff}
         if running is not None and self.armed():
@@ -159,7 +172,7 @@ class Network:
             self.fail("netplan is not installed on this Spark: its network is not netplan's to say")
         self.validate(tried)
         self.actions.append(
-            f"{'Remove' if wanted is None else 'Write'} {self.etc}, on trial for {self.params['revert_seconds']} s"
+            f"{'Remove' if tried == netplan.NOTHING else 'Write'} {self.etc}, on trial for {self.params['revert_seconds']} s"
         )
         if not self.module.check_mode:
             self.apply(tried)
@@ -261,13 +274,14 @@ class Network:
             self.fail(f"The trial of {self.name} was taken back by its timer before it could be kept. Run this again")
         old = self.text(self.etc)
         if old is not None and old != tried and not old.startswith(netplan.HEAD):
-            kept = self.root / network_trial.KEPT / f"{self.name}.before"
-            write_atomically(kept, old, 0o600)
-            self.actions.append(f"Keep what {self.etc} said before in {kept}")
+            write_atomically(self.before, old, 0o600)
+            self.actions.append(f"Keep what {self.etc} said before in {self.before}")
         if network_trial.is_nothing(tried):
             self.etc.unlink(missing_ok=True)
         else:
             write_atomically(self.etc, tried, 0o600)
+            if not tried.startswith(netplan.HEAD):  # it says again what it said before us
+                self.before.unlink(missing_ok=True)
         self.trial.unlink()
         (self.root / network_trial.SCRIPT).unlink(missing_ok=True)
         return True

@@ -261,6 +261,22 @@ def test_absence_is_tried_too(do: Do, spark: Path) -> None:
     assert not trial(spark).exists()
 
 
+def test_absence_brings_another_authors_file_back_and_never_removes_it(do: Do, spark: Path) -> None:
+    etc(spark).parent.mkdir(parents=True)
+    etc(spark).write_text("network: {version: 2}\n")
+    assert do("absent")["changed"] is False, "not ours"
+    do("present")
+    do("kept")
+    result = do("absent")
+    assert (result["changed"], result["diff"]["after"]) == (True, "network: {version: 2}\n")
+    do("kept")
+    assert etc(spark).read_text() == "network: {version: 2}\n"
+    assert not (spark / network_trial.KEPT / "40-cx7.yaml.before").exists()
+    again = do("absent")
+    assert (again["changed"], again["on_trial"]) == (False, False)
+    assert "is not ours" in again["actions"][0]
+
+
 def test_proof(do: Do, spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = {"peer": "s2", "rail": "0", "ifname": A, "source": "192.168.100.11", "address": "192.168.100.12", "size": 8972}
     assert [one["ok"] for one in do("proven", probes=[probe])["probes"]] == [True]

@@ -22,10 +22,10 @@ options:
       - V(floor) flushes when MemFree is below O(floor_gib), and waits longer and longer while that frees nothing. While no container runs
         it also compacts free memory.
       - V(boot_only) is V(interval) until it is told that the lane serves (O(phase=serving)).
-      - V(off) stops and disables the unit.
+      - V(off) stops and disables the unit. V(absent) removes it too, with its script, settings and state.
       - Without it nothing but O(phase) is noted, which a running unit sees within a second.
     type: str
-    choices: [interval, floor, boot_only, 'off']
+    choices: [interval, floor, boot_only, 'off', absent]
   interval_seconds:
     description: Seconds between two flushes of V(interval) and V(boot_only).
     type: int
@@ -140,7 +140,7 @@ class PageCacheUnit:
         self.params = module.params
         self.root = Path(self.params["root"])
         self.settings = page_cache.Settings(
-            policy=self.params["policy"] or "off",
+            policy="off" if self.params["policy"] in (None, "absent") else self.params["policy"],
             interval_seconds=self.params["interval_seconds"],
             duration_seconds=self.params["duration_seconds"],
             floor_gib=self.params["floor_gib"],
@@ -243,6 +243,9 @@ class PageCacheUnit:
         if self.params["policy"] is None:
             self.set_phase()
             return
+        if self.params["policy"] == "absent":
+            self.remove()
+            return
         wrong = self.settings.problems(page_cache.mem_total(self.root))
         if wrong:
             self.fail("; ".join(wrong))
@@ -289,6 +292,26 @@ class PageCacheUnit:
             if not self.module.check_mode:
                 self.must("disable", "--no-reload", UNIT)
         self.stop()
+
+    def remove(self) -> None:
+        """As if there never had been a unit. systemd forgets a unit that is stopped and gone by itself."""
+        staged = f"{self.params['staged']}/page-cache.json"
+        there = [
+            path for path in (UNIT_PATH, SCRIPT_PATH, CONFIG_PATH, page_cache.STATE_FILE, staged) if self.text(path) is not None
+        ]
+        if there and not self.params["live"]:
+            self.actions.append(f"{UNIT} stays while a lane serves on this Spark; a later run removes it")
+            return
+        if UNIT_PATH in there:
+            self.stop()
+            if self.show().get("UnitFileState") == "enabled":
+                self.note(f"Disable {UNIT}")
+                if not self.module.check_mode:
+                    self.must("disable", "--no-reload", UNIT)
+        for path in there:
+            self.note(f"Remove {path}: asked for", f"{path}\n" if path == SCRIPT_PATH else f"{path}:\n{self.text(path)}")
+            if not self.module.check_mode:
+                self.at(path).unlink()
 
     def stop(self) -> None:
         if self.active:
@@ -360,7 +383,7 @@ class PageCacheUnit:
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "policy": {"type": "str", "choices": ["interval", "floor", "boot_only", "off"]},
+            "policy": {"type": "str", "choices": ["interval", "floor", "boot_only", "off", "absent"]},
             "interval_seconds": {"type": "int", "default": 60},
             "duration_seconds": {"type": "int", "default": 0},
             "floor_gib": {"type": "float", "default": 8.0},

@@ -513,3 +513,22 @@ def test_a_unit_that_does_not_come_up_shows_its_journal(spark: Path, systemd: Sy
     result = run_module(page_cache_unit, unit(spark))
     assert result["failed"]
     assert "the journal" in result["msg"]
+
+
+def test_removal_leaves_nothing_and_waits_for_what_serves(spark: Path, systemd: Systemd, run_module: RunModule) -> None:
+    def tree() -> set[str]:
+        return {str(path.relative_to(spark)) for path in spark.rglob("*") if path.is_file()}
+
+    before = tree()
+    assert not run_module(page_cache_unit, unit(spark, "absent"))["changed"]
+    run_module(page_cache_unit, unit(spark))
+    there = tree()
+    assert there > before
+    for more, check in (({"live": False}, False), ({}, True)):
+        run_module(page_cache_unit, unit(spark, "absent", **more), check=check)
+        assert tree() == there
+    gone = run_module(page_cache_unit, unit(spark, "absent"), diff=True)
+    assert gone["changed"]
+    assert tree() == before
+    assert systemd.calls[-2:] == ["stop sparklanes-page-cache.service", "disable --no-reload sparklanes-page-cache.service"]
+    assert not run_module(page_cache_unit, unit(spark, "absent"))["changed"]

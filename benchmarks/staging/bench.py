@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What staging costs, and how that compares to a plain read.
 
-    script/bench staging [--folder DIR] [--repeat 3]
+    script/bench staging [--folder DIR] [--repeat 3] [--only chain] [--shards 96] [--no-peers]
 
 `quick`  a look at a checkpoint of 282 shards and 177,569 tensors. The shards are sparse files with real headers, so
          the disk's share is missing; CPU seconds and the page cache are real.
@@ -11,8 +11,9 @@
          plain read leaves.
 `scale`  two files hashed at once by threads, as staging does, beside two processes of `openssl dgst` on the same files.
 `arrive` a file copied by rsync, and the same while it is hashed on its way and kept out of the page cache; both on disk at the end.
-`chain`  four nodes on loopback; the mirror's uplink carries 4 MiB/s, what a node lends 8 MiB/s: as a chain, beside one node alone,
-         a star (the first fetches, then gives to all), and each node fetching for itself. What is left in the page cache.
+`chain`  four nodes on loopback; the Hub's uplink carries 4 MiB/s, what a node lends 8 MiB/s: as a chain, beside one node alone.
+         How much later the next node has a file, and what is left in the page cache. Over the same links the real programs: one
+         `hf download` handed on by `rsync -a` over ssh to all others at once, and `hf download` on each node.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ansible.module_utils.sparklanes import staging  # noqa: E402
 from ansible.module_utils.sparklanes.digesting import Follower, Pace, digest  # noqa: E402
 
 from benchmarks.figures import Figure, emit  # noqa: E402
-from benchmarks.staging import chain  # noqa: E402
+from benchmarks.staging import chain, peers  # noqa: E402
 
 SHARDS, TENSORS, MIB = 282, 177_569, 1 << 20
 AIM_QUICK_CPU_SECONDS, AIM_LEFT_MIB = 1, 16
@@ -242,43 +243,67 @@ def arriving(root: Path, repeat: int) -> bool:
     return say("arrive.ratio", round(ours["wall_s"] / plain["wall_s"], 2), "of copying alone", AIM_ARRIVE)
 
 
-def chained(root: Path) -> bool:
+def chained(root: Path, shards: int, alone: bool) -> bool:
     source = root / "mirror" / "a" / "b"
-    chain.publish(source)
-    hub = [sys.executable, str(ROOT / "sandbox" / "hub.py"), "--root", str(root / "mirror"), "--port", "0"]
+    chain.publish(source, shards)
+    hub = [sys.executable, str(ROOT / "sandbox" / "hub.py"), "--root", str(root / "mirror")]
+    revision = subprocess.run([*hub, "--print-revision", peers.REPO], check=True, capture_output=True, text=True).stdout.strip()
     server = subprocess.Popen(
-        [*hub, "--uplink-mib", str(chain.UPLINK / MIB)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*hub, "--port", "0", "--uplink-mib", str(chain.UPLINK / MIB)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert server.stdout is not None
-        mirror = f"{server.stdout.readline().strip()}/a/b/resolve/main"
-        one, _ = chain.run(root / "one", mirror, 1, "chain")
-        four, nodes = chain.run(root / "four", mirror, chain.NODES, "chain")
-        left = sum(resident(path) for node in nodes for path in Path(node.model["path"]).glob("*.safetensors"))
-        if not chain.same(source, nodes):
+        endpoint = server.stdout.readline().strip()
+        mirror = f"{endpoint}/a/b/resolve/main"
+        one = chain.run(root / "one", mirror, 1)
+        four = chain.run(root / "four", mirror, chain.NODES)
+        folders = [Path(node.model["path"]) for node in four.nodes]
+        left = sum(resident(path) for folder in folders for path in folder.glob("*.safetensors"))
+        if not chain.same(source, folders):
             raise SystemExit("a node has other bytes than the mirror")
-        star, _ = chain.run(root / "four", mirror, chain.NODES, "star")
-        every, _ = chain.run(root / "four", mirror, chain.NODES, "every")
+        say("chain.one_node", round(one.seconds, 1), f"s for {shards} MiB")
+        good = say("chain.four_nodes", round(four.seconds / one.seconds, 2), "of one node's time", AIM_FOUR)
+        say("chain.hop", round(four.hop, 2), "s later a hop, the last file")
+        say("chain.file_hop", round(four.file_hop, 2), "s later a hop, a file in the middle")
+        good &= say("chain.left", round(left, 2), "MiB of four nodes", AIM_ALL_LEFT_MIB)
+        return good if alone else good & compared(root, endpoint, revision, source, one.seconds)
     finally:
         server.terminate()
         server.wait()
-    say("chain.one_node", round(one, 1), "s")
-    good = say("chain.four_nodes", round(four / one, 2), "of one node's time", AIM_FOUR)
-    say("chain.star", round(star / one, 2), "of one node's time")
-    say("chain.each_fetches", round(every / one, 2), "of one node's time")
-    return good & say("chain.left", round(left, 2), "MiB of four nodes", AIM_ALL_LEFT_MIB)
+
+
+def compared(root: Path, endpoint: str, revision: str, source: Path, one: float) -> bool:
+    """The programs that people use, over the same links."""
+    good = True
+    for name, way in (("star_rsync_ssh", peers.star), ("each_hf_download", peers.each_downloads)):
+        try:
+            seconds, folders = way(root, peers.Client.make(endpoint, revision))
+            if not chain.same(source, folders):
+                raise peers.Missing("it ended well, and a node has other bytes than the Hub")
+            good &= say(f"chain.{name}", round(seconds / one, 2), "of one node's time")
+        except peers.Missing as why:
+            good &= emit(Figure(f"staging.chain.{name}", None, "of one node's time", None, str(why)))
+    return good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="a disk with 1 GiB free; the system's temporary folder by default")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=["chain"], help="this part only")
+    parser.add_argument("--shards", type=int, default=96, help="files of 1 MiB that go through the chain")
+    parser.add_argument("--no-peers", action="store_true", help="the chain without what it is compared with")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="sparklanes-bench-") as name:
-        good = quick(Path(name), options.repeat)
-        good &= hashing(Path(name), options.repeat)
-        good &= arriving(Path(name), options.repeat)
-        good &= chained(Path(name))
+        good = True
+        if not options.only:
+            good &= quick(Path(name), options.repeat)
+            good &= hashing(Path(name), options.repeat)
+            good &= arriving(Path(name), options.repeat)
+        good &= chained(Path(name), options.shards, options.no_peers)
     return 0 if good else 1
 
 

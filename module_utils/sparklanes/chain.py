@@ -177,6 +177,10 @@ class Choice:
         working = peer.offer is not None and (peer.offer.work.running or starting)
         return self.live(peer, now) and working and not peer.behind and now >= peer.alone_until
 
+    def awaited_first(self, name: str, now: float) -> bool:
+        """Whether this is the one that is waited for."""
+        return next((peer.name for peer in self.peers if self.awaited(peer, now)), "") == name
+
     def giver(self, file: str, now: float) -> Peer | None:
         """Who gives this file now; None: nobody yet."""
         for peer in self.peers:

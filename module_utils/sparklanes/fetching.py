@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ from ansible.module_utils.sparklanes.staging import (
 
 JOB = "stage"
 RETRY_WAIT = 1.0  # seconds, times the number of attempts: the Hub's client and rsync wait in their own time-outs
-SAVE_EVERY = 0.25  # seconds: the next Spark of a chain waits for what is noted here
-ASK_AGAIN = 0.1  # seconds between two looks for a file to take
+# Seconds. The next Spark of a chain waits for what is noted: each file at once, those that are verified meanwhile together.
+COUNT_EVERY, NOTE_REST = 0.25, 0.05
+ASK_AGAIN = 0.5  # seconds until it is looked for a file to take where nothing called for it: time alone may give one free
 
 
 # --- one model ---------------------------------------------------------------------------------------------------
@@ -62,34 +63,38 @@ class Job:
     pace: Pace
     tool: Tool
     workers: int
+    verify_workers: int
     full: bool
     repair: bool
     reserve: int
     store_root: Path
 
-    def each(self, feed: Feed, work: Callable[[str], None]) -> list[Exception]:
+    def each(self, feed: Feed, work: Callable[[str], None], workers: int) -> list[Exception]:
         """Do this for each name, several at a time. After a failure what has begun ends and nothing new begins."""
         errors: list[Exception] = []
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(workers) as pool:
             running: set[Future[None]] = set()
             try:
                 while True:
-                    waiting = False
-                    while len(running) < self.workers and not errors and not waiting:
+                    while len(running) < workers and not errors:
                         try:
                             name = feed.take(len(running))
                         except StagingError as hopeless:
                             errors.append(hopeless)
                             break
-                        waiting = name is None
-                        if name is not None:
-                            running.add(pool.submit(work, name))
+                        if name is None:
+                            break
+                        begun = pool.submit(work, name)
+                        begun.add_done_callback(lambda _: feed.changed.set())
+                        running.add(begun)
                     if not running and (errors or not feed.left):
                         return errors
-                    if running:
-                        done, running = wait(running, ASK_AGAIN if waiting else None, FIRST_COMPLETED)
-                        errors += [error for one in done if isinstance(error := one.exception(), Exception)]
-                    elif self.tool.cancel.wait(ASK_AGAIN):
+                    feed.changed.wait(ASK_AGAIN)
+                    feed.changed.clear()  # before the look, so that nothing that comes after it is missed
+                    done = {one for one in running if one.done()}
+                    running -= done
+                    errors += [error for one in done if isinstance(error := one.exception(), Exception)]
+                    if not running and not done and self.tool.cancel.is_set():
                         raise Cancelled
             except BaseException:
                 self.tool.end()
@@ -108,7 +113,7 @@ class Staging:
         self.records: dict[str, Record] = {}
         self.lock = threading.RLock()
         self.standing = False
-        self.noted = True
+        self.news = threading.Event()
         self.learnt = False
         self.checks: list[Check] = []
         self.actions: list[str] = []
@@ -154,7 +159,7 @@ class Staging:
         """Note what is known so far, so that a later run goes on from here and the next Spark of a chain can take it.
         A model that stands complete keeps its marker while it is read again, until something is found bad."""
         with self.lock:
-            self.noted = True
+            self.news.clear()
             if not self.standing:
                 if self.learnt:
                     self.store.save_manifest(self.manifest)
@@ -163,15 +168,15 @@ class Staging:
 
     @contextlib.contextmanager
     def _noting(self, count: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Meanwhile what becomes known is noted soon, however many files that is at once."""
+        """Meanwhile what becomes known is noted at once; while that is written, more may come and is noted together."""
         ended = threading.Event()
 
         def note() -> None:
-            while not ended.wait(SAVE_EVERY):
-                count()
-                if not self.noted:
+            while not ended.wait(NOTE_REST):
+                if self.news.wait(COUNT_EVERY):
                     with contextlib.suppress(OSError):  # a full disk is told by whoever writes the model
                         self._save()
+                count()
 
         thread = threading.Thread(target=note, daemon=True)
         thread.start()
@@ -219,7 +224,7 @@ class Staging:
 
         began = time.monotonic()
         with self._noting():
-            errors = self.job.each(Feed(list(shard_order(self.manifest, names))), work)
+            errors = self.job.each(Feed(list(shard_order(self.manifest, names))), work, self.job.verify_workers)
         self._raise(errors)
         note_rate(self.job.store_root, "read", total, time.monotonic() - began)
         self.actions.append(f"read {len(names)} files of {self.folder} ({human_bytes(total)})")
@@ -256,7 +261,7 @@ class Staging:
 
         began = time.monotonic()
         with self._noting(count):
-            errors = self.job.each(feed, work)
+            errors = self.job.each(feed, work, self.job.workers)
         self._raise(errors)
         self.job.report.update(done=total)
         note_rate(self.job.store_root, "fetch" if source.attempts > 1 else "chain", total, time.monotonic() - began)
@@ -321,7 +326,7 @@ class Staging:
                 files = {**self.manifest.files, name: Content(content.size, record.sha256, content.git_sha1, content.at)}
                 self.manifest = Manifest(self.manifest.repo, self.manifest.revision, files, self.manifest.source)
                 self.learnt = True
-            self.noted = False
+        self.news.set()
 
     def _raise(self, errors: Sequence[Exception]) -> None:
         told = [error for error in errors if not isinstance(error, Cancelled)]
@@ -394,6 +399,7 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
         pace=pace,
         tool=tool,
         workers=int(args["workers"]),
+        verify_workers=int(args["workers"]),
         full=args["verify"] == "full",
         repair=bool(args["repair"]),
         reserve=int(args["reserve"]),

@@ -29,13 +29,14 @@ from ansible.module_utils.sparklanes.digesting import drop_cache
 from ansible.module_utils.sparklanes.files import read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.jobs import JobError, Reporter, State, boot_id, process_alive, tail
 from ansible.module_utils.sparklanes.mounts import where
-from ansible.module_utils.sparklanes.sources import dies_with_us
+from ansible.module_utils.sparklanes.sources import SOCKET_OPTIONS, dies_with_us
 from ansible.module_utils.sparklanes.staging import Content, Model, StagingError, Store, assess, look
 
 JOB = "lend"
 STAGE = "stage"
 RUNTIME = "sparklanes-lend"
-LOOK_EVERY = 0.25
+# Seconds. What tells of news is glanced at often: the next Spark waits for it. The files themselves are looked at less often.
+GLANCE_EVERY, LOOK_EVERY = 0.05, 0.25
 CLEAN_EVERY = 1.0
 
 
@@ -58,6 +59,7 @@ def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[
         "reverse lookup = no",
         "timeout = 120",
         "max connections = 256",
+        f"socket options = {SOCKET_OPTIONS}",
         # The models may belong to anyone; what is lent is only read.
         f"uid = {os.geteuid()}",
         f"gid = {os.getegid()}",
@@ -153,6 +155,21 @@ class Shop:
     roots: dict[str, Path] = field(default_factory=dict)
     shown: dict[str, Any] = field(default_factory=dict)
 
+    def signs(self) -> list[tuple[int, int]]:
+        """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
+        stores = [Store(self.staged_dir, model.path) for model in self.models]
+        paths = [self.run / "secrets", self.work_folder / "state.json"]
+        paths += [path for store in stores for path in (store.folder / "manifest.json", store.partial, store.marker)]
+        found = []
+        for path in paths:
+            try:
+                stat = path.stat()
+            except OSError:
+                found.append((0, 0))
+            else:
+                found.append((stat.st_ino, stat.st_mtime_ns))
+        return found
+
     def refresh(self) -> bool:
         """Show what is true now. Whether a folder to export is another one than before."""
         secrets = secrets_of(self.run)
@@ -240,10 +257,14 @@ def _watch(
     log: Path,
 ) -> dict[str, Any]:
     last_busy = last_clean = time.monotonic()
-    asked = 0
+    asked, looked = 0, last_busy
+    signs: list[tuple[int, int]] = []
     while all(daemon.poll() is None for daemon in daemons):
-        time.sleep(LOOK_EVERY)
-        now = time.monotonic()
+        time.sleep(GLANCE_EVERY)
+        before, signs, now = signs, shop.signs(), time.monotonic()
+        if signs == before and now - looked < LOOK_EVERY:
+            continue
+        looked = now
         report.alive()
         if shop.refresh():
             configure()  # it is read again at each connection

@@ -46,10 +46,13 @@ from ansible.module_utils.sparklanes.staging import (
 HTTP_TIMEOUT = 60.0
 # What rsync says of the disk that it writes to, which no other Spark could help with.
 OUR_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
+# rsync begins with short messages to and fro. Without this each waits for the acknowledgement of the one before: 0.1 s a start.
+SOCKET_OPTIONS = "TCP_NODELAY"
 LISTS = ("manifest.json", "SHA256SUMS")
 LIST_LIMIT = 64 << 20
-# Seconds between two looks at an offer: of the nearest Spark, or of any while a worker has nothing to do; else.
-LOOK_OFTEN, LOOK_SELDOM = 0.5, 3.0
+# Seconds between two looks at an offer. Of the Spark that is waited for, a tenth of the time since it last had something
+# new, within limits: soon where files come quickly, and cheap where each takes long. Of the others, which may have to step in, seldom.
+LOOK_OFTEN, LOOK_LESS, LOOK_SELDOM = 0.1, 0.5, 2.0
 
 
 class Tool:
@@ -104,6 +107,7 @@ class Feed:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.left = list(names)
+        self.changed = threading.Event()  # set when there may be something to take, or something that was taken has ended
 
     def take(self, busy: int) -> str | None:
         """The next file; None: there is none at present. `busy`: how many are under way."""
@@ -356,7 +360,7 @@ class ChainSource(Source):
         self.lock = threading.RLock()
         self.heard = threading.Condition(self.lock)
         self.ended = threading.Event()
-        self.hungry = False
+        self.changed = threading.Event()
         self.choices: dict[str, Choice] = {}
         self.givers: dict[tuple[str, str], str] = {}
         self.scouts: list[threading.Thread] = []
@@ -364,7 +368,8 @@ class ChainSource(Source):
     def _rsync(self, url: str, files: Sequence[str], folder: Path, *options: str) -> tuple[int, str]:
         folder.mkdir(parents=True, exist_ok=True)
         # --files-from: a name is taken as it is, whatever characters are in it.
-        command = ["rsync", "--no-motd", "--from0", "--files-from=-", *options, f"{url}/", str(folder)]
+        command = ["rsync", "--no-motd", f"--sockopts={SOCKET_OPTIONS}", "--from0", "--files-from=-"]
+        command += [*options, f"{url}/", str(folder)]
         return self.run(command, self.env, "".join(f"{file}\0" for file in files))
 
     # Listening to the others.
@@ -375,15 +380,17 @@ class ChainSource(Source):
         names = [model.name for model in models]
         for name in names:
             self.choices[name] = Choice([Peer(peer) for peer in self.urls], now, patience, self.workers)
-        for place, peer in enumerate(self.urls):
-            scout = threading.Thread(target=self._scout, args=(peer, names, place == 0), daemon=True)
+        for peer in self.urls:
+            scout = threading.Thread(target=self._scout, args=(peer, names), daemon=True)
             self.scouts.append(scout)
             scout.start()
 
-    def _scout(self, peer: str, models: Sequence[str], near: bool) -> None:
+    def _scout(self, peer: str, models: Sequence[str]) -> None:
+        news = time.monotonic()
         while not self.ended.is_set():
             try:
-                self._look(peer, models)
+                if self._look(peer, models):
+                    news = time.monotonic()
             except Cancelled:
                 return
             except (StagingError, OSError) as error:
@@ -392,23 +399,30 @@ class ChainSource(Source):
                         choice.silent(peer, str(error))
             with self.heard:
                 self.heard.notify_all()
-            self.ended.wait(LOOK_OFTEN if near or self.hungry else LOOK_SELDOM)
+                self.changed.set()
+                now = time.monotonic()
+                awaited = any(choice.awaited_first(peer, now) for choice in self.choices.values())
+            self.ended.wait(min(LOOK_LESS, max(LOOK_OFTEN, (now - news) / 10)) if awaited else LOOK_SELDOM)
 
-    def _look(self, peer: str, models: Sequence[str]) -> None:
+    def _look(self, peer: str, models: Sequence[str]) -> bool:
+        """Hear what it has now; whether that is more than before."""
         folder = self.aside / hashlib.sha256(peer.encode()).hexdigest()[:16]
         files = [f"{name}.json" for name in models]
         options = ("--ignore-times", "--contimeout=5", "--timeout=10")
         code, output = self._rsync(f"{self.urls[peer]}/offers", files, folder, *options)
         if code != 0:
             raise StagingError(f"rsync status {code}: {output}")
+        more = False
         for name in models:
             offer = unseal((folder / f"{name}.json").read_bytes(), self.secret, peer)
             with self.lock:
                 choice = self.choices[name]
-                before = choice.peer(peer).news
+                before, news = choice.peer(peer).offer, choice.peer(peer).news
                 choice.told(peer, offer, time.monotonic())
-                if choice.peer(peer).news != before:
+                if choice.peer(peer).news != news:
                     self.report.alive()  # it goes on somewhere before us
+            more |= before is None or (before.manifest, before.verified) != (offer.manifest, offer.verified)
+        return more
 
     # What must be there, and what comes when.
 
@@ -416,13 +430,11 @@ class ChainSource(Source):
         """The first offer that says what the model's files are; waits for it."""
         choice = self.choices[model.name]
         self.report.phase(f"{model.name}: wait for {self.name}")
-        self.hungry = True
         with self.heard:
             while True:
                 for peer in choice.peers:
                     manifest = peer.offer.manifest if peer.offer else None
                     if manifest is not None and manifest.of(model):
-                        self.hungry = False
                         return with_digests(model, manifest)
                 why = choice.hopeless([], time.monotonic())
                 if why:
@@ -434,7 +446,7 @@ class ChainSource(Source):
 
     def _wait(self) -> None:
         """With the lock held."""
-        self.heard.wait(LOOK_OFTEN)
+        self.heard.wait(LOOK_LESS)
         if self.run.cancel.is_set():
             raise Cancelled
 
@@ -445,9 +457,7 @@ class ChainSource(Source):
             for name in left:
                 if (giver := choice.giver(name, now)) is not None:
                     self.givers[model.name, name] = giver.name
-                    self.hungry = False
                     return name
-            self.hungry = True
             if busy == 0 and (why := choice.hopeless(left, now)):
                 raise StagingError(f"{len(left)} files of {model.path} can't be had, such as {left[0]}: {why}")
             choice.starve(left, busy, now)
@@ -511,6 +521,7 @@ class ChainFeed(Feed):
 
     def __init__(self, source: ChainSource, model: Model, names: Sequence[str]) -> None:
         super().__init__(names)
+        self.changed = source.changed
         self.source = source
         self.model = model
 

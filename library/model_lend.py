@@ -218,8 +218,10 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
             raise JobError(status.error or f"the rsync daemon did not start in {START_TIMEOUT:.0f} s: see {folder}/log")
         time.sleep(0.1)
     run, address, port = place
-    if not answers(address, port):
-        raise JobError(f"the rsync daemon on {address} port {port} does not answer: see {folder}/rsync.log")
+    while not answers(address, port):
+        if jobs.status(JOB).finished or time.monotonic() > deadline:
+            raise JobError(f"the rsync daemon on {address} port {port} does not answer: see {folder}/rsync.log")
+        time.sleep(0.1)
     if not began:
         add_secret(run, params["secret"])
     done = "lends" if began else "already lent"

@@ -225,6 +225,11 @@ def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter,
     shop.refresh()
     configure()
     command = ["rsync", "--daemon", "--no-detach"] + ([f"--bwlimit={args['rate_kib']}"] if args["rate_kib"] else [])
+    limit = time.monotonic() + 10
+    while taken := [place for place in places if answers(*place)]:
+        if time.monotonic() > limit:  # not the daemon of a killed job, which ends a moment after it
+            raise JobError(f"{taken[0][0]} port {taken[0][1]} is served by another rsync daemon; set model_weights_port")
+        time.sleep(0.1)
     daemons = []
     try:
         for number in range(len(places)):

@@ -142,13 +142,24 @@ options:
     elements: dict
     default: []
   workers:
-    description: How many files are fetched or read at once.
+    description: How many files are fetched at once.
     type: int
     default: 8
   rate_mib:
     description: Limit in MiB/s of reading and of taking from a peer. V(0) is none. The Hub's client knows no limit.
     type: int
     default: 0
+  verify_workers:
+    description: How many files that are there are read at once.
+    type: int
+    default: 2
+  verify_rate_mib:
+    description:
+      - Limit in MiB/s of reading files that are there, beside O(rate_mib). V(0) is none. What arrives is hashed on its way and has
+        no limit of its own.
+      - The default is what one core hashes. A Spark that was idle was powered off hard by hashing at full speed.
+    type: int
+    default: 1024
   serving_rate_mib:
     description: The limit while a rank or another GPU process runs on this Spark.
     type: int
@@ -248,7 +259,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.checks import FAIL, sentence
-from ansible.module_utils.sparklanes.fetching import JOB, allocated, incoming_of, network_settings, rate_limit
+from ansible.module_utils.sparklanes.fetching import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
 from ansible.module_utils.sparklanes.hub import REPO
 from ansible.module_utils.sparklanes.jobs import JobError, Jobs
 from ansible.module_utils.sparklanes.staging import (
@@ -305,6 +316,8 @@ OPTIONS: dict[str, Any] = {
     "also": {"type": "list", "elements": "dict", "default": []},
     "workers": {"type": "int", "default": 8},
     "rate_mib": {"type": "int", "default": 0},
+    "verify_workers": {"type": "int", "default": 2},
+    "verify_rate_mib": {"type": "int", "default": 1024},
     "serving_rate_mib": {"type": "int", "default": 256},
     "reserve_gib": {"type": "int", "default": 10},
     "host": {"type": "str"},
@@ -333,14 +346,20 @@ class Stage:
         names = [model.name for model in self.models]
         if len(set(names)) != len(names) or len({model.path for model in self.models}) != len(names):
             raise StagingError("two models have the same name or the same path")
-        if self.params["workers"] < 1:
-            raise StagingError(f"workers is {self.params['workers']}; at least 1 is needed")
+        for name in ("workers", "verify_workers"):
+            if self.params[name] < 1:
+                raise StagingError(f"{name} is {self.params[name]}; at least 1 is needed")
         self.staged_dir = Path(self.params["staged_dir"])
         self.jobs = Jobs(self.run, Path(self.params["jobs_dir"]))
 
     def run(self, command: list[str]) -> tuple[int, str, str]:
         code, output, error = self.module.run_command(command)
         return code, output, error
+
+    def limits(self) -> tuple[int, int]:
+        """Bytes a second of all, and of reading what is there."""
+        limit = rate_limit(self.run, self.params["rate_mib"], self.params["serving_rate_mib"])
+        return limit * MIB, tighter(limit, self.params["verify_rate_mib"]) * MIB
 
     def look(self) -> list[Standing]:
         return [standing(model, self.host, Store(self.staged_dir, model.path)) for model in self.models]
@@ -349,13 +368,13 @@ class Stage:
         checks = [check for one in standings for check in one.checks]
         kind = self.params["source"]
         source = {"hub": self.params["endpoint"], "chain": "the Sparks before it", "mirror": "the mirror"}.get(kind, "its folder")
-        limit = rate_limit(self.run, self.params["rate_mib"], self.params["serving_rate_mib"]) * MIB
+        limit, verify_limit = self.limits()
         return {
             "changed": False,
             "staged": all(one.staged for one in standings),
             "models": [one.to_dict() for one in standings],
             "checks": [check.to_dict() for check in checks],
-            "plan": plan(standings, source, free_bytes, speed_of(self.staged_dir, kind, limit)),
+            "plan": plan(standings, source, free_bytes, speed_of(self.staged_dir, kind, limit, verify_limit)),
             "actions": [],
         }
 
@@ -404,7 +423,7 @@ class Stage:
     def start(self, standings: list[Standing]) -> dict[str, Any]:
         params = self.params
         chain = params["chain"] or {}
-        limit = rate_limit(self.run, params["rate_mib"], params["serving_rate_mib"])
+        limit, verify_limit = self.limits()
         args = {
             "host": self.host,
             "models": [model.to_dict() for model in self.models],
@@ -413,7 +432,9 @@ class Stage:
             "verify": params["verify"],
             "repair": params["repair"],
             "workers": params["workers"],
-            "rate": limit * MIB,
+            "rate": limit,
+            "verify_workers": params["verify_workers"],
+            "verify_rate": verify_limit,
             "reserve": params["reserve_gib"] * GIB,
             "staged_dir": str(self.staged_dir),
             "hub": {

@@ -60,10 +60,10 @@ class Job:
     host: str
     source: Source
     report: Reporter
-    pace: Pace
     tool: Tool
     workers: int
     verify_workers: int
+    verify_pace: Pace
     full: bool
     repair: bool
     reserve: int
@@ -315,7 +315,7 @@ class Staging:
     def _digest(self, path: Path, content: Content, count: bool = False) -> tuple[Record, str]:
         git = bool(content.git_sha1) and not content.sha256
         tick = (lambda n: self.job.report.update(add=n)) if count else (lambda n: self.job.report.alive())
-        return digest(path, git, self.job.pace, tick)
+        return digest(path, git, self.job.verify_pace, tick)
 
     def _keep(self, name: str, record: Record) -> None:
         with self.lock:
@@ -396,10 +396,10 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
         host=args["host"],
         source=source,
         report=report,
-        pace=pace,
         tool=tool,
         workers=int(args["workers"]),
-        verify_workers=int(args["workers"]),
+        verify_workers=int(args["verify_workers"]),
+        verify_pace=Pace(float(args["verify_rate"]), cancel),
         full=args["verify"] == "full",
         repair=bool(args["repair"]),
         reserve=int(args["reserve"]),
@@ -451,6 +451,11 @@ def rate_limit(run: Callable[[list[str]], tuple[int, str, str]], rate: int, serv
             if code == 0 and output.strip():
                 return min(rate or serving_rate, serving_rate)
     return rate
+
+
+def tighter(*limits: int) -> int:
+    """The lowest of several limits, of which zero is none."""
+    return min((limit for limit in limits if limit), default=0)
 
 
 # What a connection to the outside may need. A proxy's address may hold a password, so these travel as secrets.

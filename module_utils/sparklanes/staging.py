@@ -603,13 +603,14 @@ class Speed:
     read: float = 0.0
     fetch: float = 0.0
     limit: float = 0.0
+    read_limit: float = 0.0  # where reading has one of its own
 
     def duration(self, to_read: int, to_fetch: int) -> str:
         """How long it will take, as far as that is known."""
         seconds, known, measured = 0.0, True, True
-        for count, rate in ((to_read, self.read), (to_fetch, self.fetch)):
+        for count, rate, limit in ((to_read, self.read, self.read_limit or self.limit), (to_fetch, self.fetch, self.limit)):
             if count:
-                at = min(rate or self.limit, self.limit or rate)
+                at = min(rate or limit, limit or rate)
                 known, measured = known and at > 0, measured and rate > 0
                 seconds += count / at if at else 0.0
         if not known:
@@ -654,13 +655,13 @@ def note_rate(root: Path, what: str, count: int, seconds: float) -> None:
             write_json(root / RATES, {**(read_json(root / RATES) or {}), what: round(count / seconds)}, 0o644)
 
 
-def speed_of(root: Path, source: str, limit: float) -> Speed:
+def speed_of(root: Path, source: str, limit: float, read_limit: float = 0.0) -> Speed:
     rates = read_json(root / RATES) or {}
     try:
         fetch = "chain" if source == "chain" else "fetch"
-        return Speed(float(rates.get("read", 0)), float(rates.get(fetch, 0)), limit)
+        return Speed(float(rates.get("read", 0)), float(rates.get(fetch, 0)), limit, read_limit)
     except (TypeError, ValueError):
-        return Speed(limit=limit)
+        return Speed(limit=limit, read_limit=read_limit)
 
 
 def free_bytes(path: str) -> int:

@@ -210,6 +210,13 @@ def test_the_image_has_a_recorded_digest_or_none(lane: str) -> None:
 
 
 @pytest.mark.parametrize("lane", SHIPPED)
+def test_files_that_are_recorded_as_bad_are_known_to_the_lane(lane: str) -> None:
+    weights = FACTS[lane].get("weights") or {}
+    recorded = (weights.get("config") or {}).get("bad_sha256_prefix") if isinstance(weights.get("config"), dict) else None
+    assert resolved(lane)["lane_model"]["bad_sha256"] == ([recorded] if recorded else [])
+
+
+@pytest.mark.parametrize("lane", SHIPPED)
 def test_flags_are_spelled_as_this_engine_knows_them(lane: str) -> None:
     """The comparison above takes spellings for one another; forks do not (--kv-cache-memory, --kv-cache-memory-bytes)."""
     words = ours(lane, len(addresses(lane)) - 1)["command"]

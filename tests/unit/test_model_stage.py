@@ -342,6 +342,23 @@ def test_the_limit_while_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetching.rate_limit(node("", "4711\n"), 100, 256) == 100
 
 
+def test_what_is_there_is_read_gently_and_what_arrives_has_no_such_limit(nodes: list[Node], hub: Start) -> None:
+    _, revision = hub()
+    node = nodes[0]
+
+    def asked(**args: Any) -> tuple[Any, ...]:
+        node.jobs.stop("stage")
+        assert node.ask(revision, source="chain", chain={"peers": [], "secret": "once"}, **args)["changed"]
+        spec = node.jobs.spec("stage")["args"]
+        return spec["workers"], spec["rate"], spec["verify_workers"], spec["verify_rate"]
+
+    assert asked() == (2, 0, 2, 1 << 30)
+    assert asked(rate_mib=100) == (2, 100 << 20, 2, 100 << 20)
+    assert asked(verify_rate_mib=0, verify_workers=8) == (2, 0, 8, 0)
+    assert asked(rate_mib=500, verify_rate_mib=0) == (2, 500 << 20, 2, 500 << 20)
+    assert "verify_workers is 0" in node.ask(revision, verify_workers=0)["msg"]
+
+
 def test_proxies_of_the_node_reach_the_job_as_secrets() -> None:
     seen = fetching.network_settings({"https_proxy": "http://u:p@proxy", "PATH": "/bin", "SSL_CERT_FILE": "/ca"})
     assert seen == {"env:https_proxy": "http://u:p@proxy", "env:SSL_CERT_FILE": "/ca"}

@@ -340,6 +340,7 @@ def test_the_plan_says_what_would_be_done(staged: tuple[Path, Store, Model]) -> 
         (staging.Speed(read=27), "time not known yet: nothing was measured here"),
         (staging.Speed(read=27, fetch=size / 59), "about 1 min 00 s at the rate of last time"),
         (staging.Speed(limit=(27 + size) / 60), "1 min 00 s or more, by the limit"),
+        (staging.Speed(read=27, fetch=size, read_limit=27 / 59), "about 1 min 00 s at the rate of last time"),
     ):
         assert staging.plan([look], "the Hub", lambda path: 5 << 30, speed) == [steps + told]
 

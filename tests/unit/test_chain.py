@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes import chain, lending
 from ansible.module_utils.sparklanes.chain import Choice, Offer, Peer, Work
-from ansible.module_utils.sparklanes.staging import Content, Manifest, StagingError
+from ansible.module_utils.sparklanes.files import write_json
+from ansible.module_utils.sparklanes.staging import Content, Manifest, Model, Record, StagingError, Store
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +34,21 @@ def choice(*names: str, patience: float = 30, workers: int = 4) -> Choice:
 def giver(made: Choice, file: str, now: float) -> str | None:
     peer = made.giver(file, now)
     return peer.name if peer else None
+
+
+def test_the_nearest_that_may_still_have_news_is_looked_at_most_often() -> None:
+    made = choice("near", "far")
+    assert [made.awaited_first(name, 1) for name in ("near", "far")] == [True, False], "either may be starting"
+    made.told("near", offer(3), 2)
+    made.told("far", offer(5), 2)
+    assert made.awaited_first("near", 10)
+    made.told("far", offer(9), 18)
+    assert made.awaited_first("far", 18), "the near one has been silent for 16 s"
+    made.told("near", offer(3), 19)
+    assert made.awaited_first("near", 19), "it is back"
+    made.told("near", offer(20, running=False), 60)
+    made.told("far", offer(20, running=False), 60)
+    assert not any(made.awaited_first(name, 60) for name in ("near", "far")), "both have all they will have"
 
 
 def test_an_offer_survives_its_seal_and_only_with_the_right_secret() -> None:
@@ -221,9 +238,30 @@ def test_work_is_told_of_this_staging_only(tmp_path: Path) -> None:
     assert lending.work_of(tmp_path, "b", 50) == Work()
 
 
+def test_what_staging_notes_is_seen_at_a_glance(tmp_path: Path) -> None:
+    model = Model("model", str(tmp_path / "m"))
+    store = Store(tmp_path / "staged", model.path)
+    shop = lending.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
+    seen = [shop.signs()]
+    assert shop.signs() == seen[0]
+    store.save_manifest(MANIFEST)
+    seen.append(shop.signs())
+    for count in (1, 2):
+        store.save(MANIFEST, {name: Record(1, 1, "a" * 64) for name in FILES[:count]}, complete=False)
+        seen.append(shop.signs())
+    store.save(MANIFEST, {}, complete=True)
+    seen.append(shop.signs())
+    lending.add_secret(tmp_path, "twice")
+    seen.append(shop.signs())
+    write_json(tmp_path / "job" / "state.json", {"done": 1})
+    seen.append(shop.signs())
+    assert all(one != other for one, other in itertools.pairwise(seen))
+
+
 def test_the_daemons_configuration_cannot_be_broken_by_a_name(tmp_path: Path) -> None:
     text = lending.config({"model": "/m/a b"}, "10.0.0.1", 18730, ["10.0.0.1", "10.0.0.2"], tmp_path, tmp_path / "log", True)
     assert "read only = yes" in text
+    assert "socket options = TCP_NODELAY" in text, "else each start of a transfer waits 0.1 s for acknowledgements"
     assert "hosts allow = 10.0.0.1/32 10.0.0.2/32\nhosts deny = *" in text
     for path in ("/m/a\nread only = no", "/m/%b", " /m/a"):
         with pytest.raises(StagingError, match="would break"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import model_stage
 import pytest
-from ansible.module_utils.sparklanes import fetching, jobs
+from ansible.module_utils.sparklanes import fetching, jobs, lending
 from checkpoints import flip, hub_cache
 from conftest import RunModule
 from staging_nodes import SECOND, Node, Start, free_port, hub, needs_rsync, same, source
@@ -357,6 +358,22 @@ def test_what_is_there_is_read_gently_and_what_arrives_has_no_such_limit(nodes: 
     assert asked(verify_rate_mib=0, verify_workers=8) == (2, 0, 8, 0)
     assert asked(rate_mib=500, verify_rate_mib=0) == (2, 500 << 20, 2, 500 << 20)
     assert "verify_workers is 0" in node.ask(revision, verify_workers=0)["msg"]
+
+
+@needs_rsync
+def test_another_daemon_on_the_port_is_not_taken_for_ours(nodes: list[Node], tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "other.conf").write_text(f"address = 127.0.0.1\nport = {port}\nuse chroot = no\n")
+    other = subprocess.Popen(["rsync", "--daemon", "--no-detach", f"--config={tmp_path}/other.conf"], stdin=subprocess.DEVNULL)
+    try:
+        while not lending.answers("127.0.0.1", port):
+            assert other.poll() is None
+        found = nodes[0].lend("c" * 40, port, "once")
+    finally:
+        other.terminate()
+        other.wait()
+    assert found["failed"]
+    assert f"127.0.0.1 port {port} is served by another rsync daemon; set model_weights_port" in found["msg"]
 
 
 def test_proxies_of_the_node_reach_the_job_as_secrets() -> None:

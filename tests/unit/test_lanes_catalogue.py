@@ -159,7 +159,7 @@ def overview(names: list[str]) -> Iterator[str]:
     yield "|" + "---|" * len(COLUMNS)
     for name in names:
         lane = lane_of(name)
-        title = f"[`{name}`](#{name})" + (" (negative example)" if lane["lane_negative"] else "")
+        title = linked(name) + (" (negative example)" if lane["lane_negative"] else "")
         date = str(lane["lane_expect"].get("date", "–")).partition(" (")[0]
         values = (
             title,
@@ -207,9 +207,14 @@ def section(name: str) -> Iterator[str]:
     yield ""
 
 
+def linked(name: str) -> str:
+    """To its section; the lane of the sandbox has none here."""
+    return f"[`{name}`](#{name})" if name in SHIPPED else f"[`{name}`](../sandbox/README.md)"
+
+
 @functools.cache
 def page() -> str:
-    parts = [HEAD + "\n".join(f"| {have} | {want} | [`{name}`](#{name}) | {mind} |" for have, want, name, mind in GUIDE), ""]
+    parts = [HEAD + "\n".join(f"| {have} | {want} | {linked(name)} | {mind} |" for have, want, name, mind in GUIDE), ""]
     real = [name for name in ALL if name in SHIPPED]
     for title, belongs in GROUPS.items():
         names = [name for name in ALL if belongs(lane_of(name))]
@@ -248,4 +253,4 @@ def test_every_lane_stands_in_one_table_and_the_guide_names_lanes_that_are_there
 def test_every_link_within_the_page_leads_somewhere() -> None:
     text = page()
     for target in re.findall(r"\]\(#([a-z0-9_]+)\)", text):
-        assert f"### {target}\n" in text or target in ALL, target
+        assert f"### {target}\n" in text, target

@@ -35,8 +35,8 @@ options:
     description: What is looked at.
     type: list
     elements: str
-    choices: [release, image, overlay, jit_cache, model]
-    default: [release, image, overlay, jit_cache, model]
+    choices: [release, image, overlay, jit_cache, model, leftover]
+    default: [release, image, overlay, jit_cache, model, leftover]
   models_dir:
     description: Where models of this project lie.
     type: path
@@ -171,8 +171,14 @@ class Prune:
         return [
             *(Item("overlay", str(path), size_of(path)) for path in overlays),
             *(Item("jit_cache", str(path), size_of(path)) for path in caches),
+            *(Item("leftover", str(path), size_of(path)) for path in self.leftovers()),
             *(Item("model", str(path), size_of(path)) for path in models if path in inside),
         ]
+
+    def leftovers(self) -> list[Path]:
+        """What a staging leaves that lost its power: the registry that lent an image, archives on their way."""
+        ways = [*self.root.glob("overlays/.incoming.tar"), *sorted(self.root.glob("jit/*/*.tar"))]
+        return [path for path in (self.root / "registry", *ways) if path.exists()]
 
     def remove(self, item: Item) -> None:
         if item.kind == "image":
@@ -190,7 +196,11 @@ class Prune:
         else:
             if item.kind == "model":
                 self.forget(item.name)
-            shutil.rmtree(item.name)
+            path = Path(item.name)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def forget(self, path: str) -> None:
         """The marker of a model goes first: what is half removed must not count as staged."""
@@ -205,12 +215,13 @@ def folders(path: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes on the disk below a folder, links not followed."""
-    return sum(Path(here, name).lstat().st_blocks * 512 for here, _, names in os.walk(path) for name in names)
+    """Bytes on the disk of a file or below a folder, links not followed."""
+    files = [path] if path.is_file() else [Path(here, name) for here, _, names in os.walk(path) for name in names]
+    return sum(file.lstat().st_blocks * 512 for file in files)
 
 
 def main() -> None:
-    kinds = ["release", "image", "overlay", "jit_cache", "model"]
+    kinds = ["release", "image", "overlay", "jit_cache", "model", "leftover"]
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["listed", "pruned"], "default": "listed"},

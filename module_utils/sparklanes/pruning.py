@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Item:
-    """Something staged: kind (release, image, overlay, jit_cache, model), its name or path, and its size."""
+    """Something staged: kind (release, image, overlay, jit_cache, model, leftover), its name or path, and its size."""
 
     kind: str
     name: str

@@ -199,6 +199,18 @@ def test_nothing_is_removed_while_something_is_staged(
     assert named(spark, run_module(staged_prune, ask(spark))) == GONE
 
 
+def test_what_a_staging_without_power_left_goes(spark: Spark, run_module: RunModule) -> None:
+    (spark.root / "registry/blobs").mkdir(parents=True)
+    for name in ("overlays/.incoming.tar", "jit/now/lane.tar", "registry/blobs/x"):
+        (spark.root / name).write_bytes(bytes(8192))
+    result = run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))
+    assert {(item["kind"], item["size"]) for item in result["items"]} == {("leftover", 8192)}
+    for name in ("overlays/.incoming.tar", "jit/now/lane.tar", "registry"):
+        assert not (spark.root / name).exists()
+    assert (spark.root / "jit/now/lane").is_dir()
+    assert run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))["items"] == []
+
+
 def test_weights_that_somebody_put_there_are_left_alone(spark: Spark, run_module: RunModule) -> None:
     folder = spark.root / "models/own"
     folder.mkdir()

@@ -92,11 +92,12 @@ actions:
   returned: always
 """
 
+import contextlib
 import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes import image_registry as registry
@@ -222,6 +223,13 @@ class Registry:
         shutil.rmtree(self.folder, ignore_errors=True)
         return {"changed": stopped, "actions": ["Stopped lending"] if stopped else []}
 
+    def give_up(self, problem: str) -> NoReturn:
+        """Keys of a lending that did not come about are nobody's."""
+        with contextlib.suppress(OSError, JobError):
+            self.keep()
+        self.module.fail_json(msg=problem)
+        raise SystemExit(1)
+
 
 def main() -> None:
     module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=[("state", "lent", ["image", "address"])])
@@ -229,14 +237,11 @@ def main() -> None:
     try:
         result = here.lend() if module.params["state"] == "lent" else here.keep()
     except (JobError, ValueError) as error:
-        here.keep()  # Keys of a lending that did not come about are nobody's.
-        module.fail_json(msg=str(error))
+        here.give_up(str(error))
     except DockerError as error:
-        here.keep()
-        module.fail_json(msg=f"{error} → {explain(str(error))}")
+        here.give_up(f"{error} → {explain(str(error))}")
     except OSError as error:
-        here.keep()
-        module.fail_json(msg=f"{error.filename or here.folder}: {error.strerror or error}")
+        here.give_up(f"{error.filename or here.folder}: {error.strerror or error}")
     module.exit_json(**result)
 
 

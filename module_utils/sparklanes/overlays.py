@@ -39,12 +39,13 @@ class OverlayFile:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], path: str = "") -> OverlayFile:
+        markers = data.get("markers") or []
         return cls(
             source=str(data.get("source") or ""),
             sha256=str(data.get("sha256") or ""),
             target=str(data.get("target") or ""),
             replaces_sha256=str(data.get("replaces_sha256") or ""),
-            markers=tuple(str(marker) for marker in data.get("markers") or []),
+            markers=tuple(str(marker) for marker in (markers if isinstance(markers, list | tuple) else [markers])),
             path=path or str(data.get("path") or ""),
         )
 

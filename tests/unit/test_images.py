@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import engine_image_pull
+import image_registry as image_registry_module
 import pytest
 from ansible.module_utils.sparklanes import image_archive, image_registry, images
 from ansible.module_utils.sparklanes.containers import DockerError
@@ -341,6 +342,24 @@ def test_an_image_that_changed_on_its_way_is_refused(
     assert result["failed"]
     assert "sha256:ee" in result["msg"]
     assert not (tmp_path / "images").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"state": "lent", "image": "x", "address": "127.0.0.1"}, "/proc/"),
+        ({"state": "kept"}, "/proc/"),
+        ({"state": "lent", "image": "x"}, "address"),
+    ],
+)
+def test_a_registry_that_cannot_write_says_where(
+    docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setattr(image_registry_module.AnsibleModule, "run_command", docker.run)
+    docker.local["x"] = image()
+    result = run_module(image_registry_module, {**options, "registry_dir": "/proc/x", "jobs_dir": "/proc/y"})
+    assert result["failed"]
+    assert words in result["msg"]
 
 
 # Where an image is found

@@ -222,6 +222,11 @@ def test_what_was_damaged_on_the_way_gets_no_name(project: Path, spark: Spark, r
     assert list((spark.root / sha(KERNEL)).iterdir()) == []
 
 
+@pytest.mark.parametrize(("given", "taken"), [("one text", ("one text",)), (5, ("5",)), (None, ()), (["a", 1], ("a", "1"))])
+def test_a_single_marker_is_one_and_not_its_letters(given: Any, taken: tuple[str, ...]) -> None:
+    assert OverlayFile.of({"markers": given}).markers == taken
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive at all" * 100])
 def test_an_archive_that_is_none_is_said_to_be_damaged(
     project: Path, spark: Spark, run_module: RunModule, content: bytes

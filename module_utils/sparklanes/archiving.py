@@ -105,12 +105,22 @@ class Archive:
         """Whether an earlier run left this file; `full` verification is sha256sum's, at any time."""
         return bool(sha256) and self.known.get(name) == sha256 and (self.folder / name).is_file()
 
+    def forget(self, name: str) -> None:
+        """A file that is about to change is known no more, also where this run is killed before its end."""
+        if self.known.pop(name, None):
+            self.write_sums(self.known)
+
+    def write_sums(self, sums: Mapping[str, str]) -> None:
+        with replacing(self.folder / SUMS, 0o644) as stream:
+            stream.write(sums_text(sums).encode())
+
     def add(self, name: str, source: Path, sha256: str) -> None:
         name = safe(name)
         self.report.update(file=name)
         if self.has(name, sha256):
             self.sums[name] = sha256
             return
+        self.forget(name)
         self.sums[name] = copy(source, self.folder / name, sha256, self.report)
         self.actions.append(f"Archive {name}")
 
@@ -120,6 +130,7 @@ class Archive:
             self.sums["image.tar"] = str(before["sha256"])
             return
         self.report.update(file="image.tar")
+        self.forget("image.tar")
         self.sums["image.tar"] = save(name, self.folder / "image.tar")
         self.actions.append("Archive image.tar")
 
@@ -142,10 +153,9 @@ class Archive:
 
     def close(self, facts: Mapping[str, Any]) -> None:
         self.text("archive.json", facts)
-        with replacing(self.folder / SUMS, 0o644) as stream:
-            # What an earlier run archived (weights, say) stays listed.
-            kept = {name: digest for name, digest in self.known.items() if (self.folder / name).is_file()}
-            stream.write(sums_text({**kept, **self.sums}).encode())
+        # What an earlier run archived (weights, say) stays listed.
+        kept = {name: digest for name, digest in self.known.items() if (self.folder / name).is_file()}
+        self.write_sums({**kept, **self.sums})
 
 
 def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> dict[str, Any]:

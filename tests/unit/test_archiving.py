@@ -139,6 +139,19 @@ def test_unsafe_names(name: str) -> None:
         archiving.safe(name)
 
 
+def test_an_image_that_a_killed_job_replaced_is_not_taken_for_the_one_before(
+    args: dict[str, Any], docker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(args, tmp_path)
+    other = {**args, "image": {**args["image"], "id": "sha256:" + "2" * 64}}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(archiving.Archive, "close", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        archive(other, tmp_path)
+    saves = docker.read_text().count("saved")
+    archive(args, tmp_path)
+    assert docker.read_text().count("saved") == saves + 1
+
+
 def test_what_a_killed_job_left_half_written_goes_and_what_is_being_written_stays(
     args: dict[str, Any], docker: Path, tmp_path: Path
 ) -> None:

@@ -214,6 +214,14 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    limits = {"size": (2, 2**30), "iterations": (5, 10**9), "seconds": (1, 86400)}
+    wrong = [
+        f"{name}: found {module.params[name]}, expected {least} to {most}"
+        for name, (least, most) in limits.items()
+        if not least <= module.params[name] <= most
+    ]
+    if wrong:
+        module.fail_json(msg="; ".join(wrong) + ". Nothing was started")
     work = Bandwidth(module)
     state = module.params["state"]
     if state == "serving":

@@ -60,6 +60,31 @@ options:
     type: list
     elements: dict
     default: []
+    suboptions:
+      peer:
+        description: Name of the other Spark.
+        type: str
+        required: true
+      rail:
+        description: Number of the rail.
+        type: str
+        required: true
+      ifname:
+        description: Network device of this Spark.
+        type: str
+        required: true
+      source:
+        description: Address of this Spark.
+        type: str
+        required: true
+      address:
+        description: Address of the other one.
+        type: str
+        required: true
+      size:
+        description: Bytes of data.
+        type: int
+        required: true
   prove_seconds:
     description: How long V(proven) waits for links and answers.
     type: int
@@ -324,7 +349,15 @@ def main() -> None:
             "renderer": {"type": "str", "choices": ["", "networkd", "NetworkManager"], "default": ""},
             "file": {"type": "str", "default": "40-cx7.yaml"},
             "revert_seconds": {"type": "int", "default": 180},
-            "probes": {"type": "list", "elements": "dict", "default": []},
+            "probes": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    **{name: {"type": "str", "required": True} for name in ("peer", "rail", "ifname", "source", "address")},
+                    "size": {"type": "int", "required": True},
+                },
+            },
             "prove_seconds": {"type": "int", "default": 45},
             "root": {"type": "path", "default": "/"},
         },

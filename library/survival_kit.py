@@ -127,6 +127,7 @@ ours:
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NoReturn
@@ -159,6 +160,8 @@ class SurvivalKit(HostEdits):
         wrong = survival.problems(
             wish["ssh_oom_score"], wish["reserve_mib"], wish["journal_max_mib"], wish["swap_gib"], wish["swap_path"]
         )
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", self.user()):
+            wrong.append(f"linger_user: found {self.user()!r}, expected the name of a user")
         if wrong:
             self.fail("; ".join(wrong))
         # What can refuse comes before what changes.

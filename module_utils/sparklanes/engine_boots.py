@@ -37,7 +37,7 @@ def counted(data: Mapping[str, Any] | None, boot: str) -> int:
 
 def read(state_root: str = STATE_ROOT, root: Path = Path("/")) -> dict[str, Any]:
     boot = boot_id(root)
-    return {"boots": counted(read_json(root / Path(state_root, FILE).relative_to("/")), boot), "boot_id": boot}
+    return {"boots": counted(read_json(root / str(Path(state_root, FILE)).lstrip("/")), boot), "boot_id": boot}
 
 
 def add(state_root: str = STATE_ROOT) -> int:

@@ -322,3 +322,11 @@ def test_without_perftest_the_package_is_named(run_module: RunModule, programs: 
     result = run_module(fabric_bandwidth, {"state": state, "tests": PLAN["s1"]["measure"]})
     assert result["failed"] is True
     assert "apt-get install perftest" in result["msg"]
+
+
+@pytest.mark.parametrize("wish", [{"seconds": -1}, {"seconds": 0}, {"size": 0}, {"iterations": 0}])
+def test_a_run_without_bounds_is_refused(run_module: RunModule, programs: Path, wish: dict[str, int]) -> None:
+    result = run_module(fabric_bandwidth, {"state": "serving", "tests": PLAN["s2"]["serve"], **wish})
+    assert result["failed"]
+    assert f"{next(iter(wish))}: found" in result["msg"]
+    assert "Nothing was started" in result["msg"]

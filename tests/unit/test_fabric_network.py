@@ -280,6 +280,7 @@ def test_absence_brings_another_authors_file_back_and_never_removes_it(do: Do, s
 def test_proof(do: Do, spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = {"peer": "s2", "rail": "0", "ifname": A, "source": "192.168.100.11", "address": "192.168.100.12", "size": 8972}
     assert [one["ok"] for one in do("proven", probes=[probe])["probes"]] == [True]
+    assert "missing required arguments" in do("proven", probes=[{"peer": "s2"}])["msg"]
     set_state(spark, ping="1")
     result = do("proven", probes=[probe], prove_seconds=0)
     assert [(one["ok"], one["small"]) for one in result["probes"]] == [(False, False)]

@@ -480,3 +480,9 @@ def test_a_part_of_a_deployment_is_not_judged(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, "COLUMNS": "400"})
     assert done.returncode != 0
     assert "take all of them: -l sparks" in done.stdout + done.stderr
+
+
+def test_a_relative_place_of_the_state_is_read_below_the_root(root: Path) -> None:
+    (root / "lib").mkdir()
+    (root / "lib/engine-boots.json").write_text(json.dumps({"boots": 3, "boot_id": BOOT}))
+    assert engine_boots.read("lib", root)["boots"] == 3

@@ -244,6 +244,7 @@ def test_swap_that_is_there_is_enough_and_never_ours(host: Host, run_module: Run
         ({"ssh": "present", "ssh_oom_score": 5}, "ssh_oom_score"),
         ({"reserve": "present", "reserve_mib": 65536}, "reserve_mib"),
         ({"journal": "present", "journal_max_mib": 0}, "journal_max_mib"),
+        ({"linger": "present", "linger_user": "../.."}, "the name of a user"),
         ({"swap": "present", "swap_gib": 0}, "swap_gib"),
         ({"swap": "present", "swap_path": "swap"}, "swap_path"),
         ({"swap": "present", "swap_path": "/dev/nvme0n1"}, "swap_path"),

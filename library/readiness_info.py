@@ -106,7 +106,7 @@ RETURN = r"""
 readiness:
   description: >-
     C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
-    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it), C(memory) (bytes by
+    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container)), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
@@ -135,17 +135,11 @@ def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[s
     rc, out, err = ask(module.run_command, ["ss", "-Hltnp"])
     if rc != 0:
         module.fail_json(msg=f"ss -Hltnp failed on this Spark (exit {rc}): {err.strip()}. The package iproute2 brings it")
-    by_id = {box.id: box for box in boxes}
     found = []
     for listener in parse_ss(out):
         if listener.pid == os.getpid():
             continue  # the end of the rendezvous port that this module holds for a moment
-        box = None
-        if listener.pid:
-            try:
-                box = by_id.get(container_of_cgroup(Path(f"/proc/{listener.pid}/cgroup").read_text(encoding="utf-8")))
-            except OSError:  # the process is gone; the listener goes with it
-                box = None
+        box = holder(cgroup(listener.pid), boxes) if listener.pid else None
         found.append(
             {
                 "address": listener.address,
@@ -156,6 +150,27 @@ def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[s
                 "deployment": box.deployment if box else "",
             }
         )
+    return found
+
+
+def cgroup(pid: int | None) -> str:
+    """Empty where the process is gone; a listener goes with it."""
+    return "" if pid is None else str(gpu.read(Path(f"/proc/{pid}/cgroup")))
+
+
+def holder(text: str, boxes: list[Container]) -> Container | None:
+    """The container of a process, by the text of its cgroup file."""
+    id_ = container_of_cgroup(text)
+    return next((box for box in boxes if box.id == id_), None)
+
+
+def gpu_facts(boxes: list[Container] | None) -> dict[str, Any]:
+    """With the container of each process: empty for one in none, null where it is gone already or Docker told nothing."""
+    found: dict[str, Any] = gpu.facts()
+    for process in found["processes"] or []:
+        text = cgroup(process["pid"])
+        box = holder(text, boxes or [])
+        process["container"] = None if boxes is None or not text else box.name if box else ""
     return found
 
 
@@ -253,7 +268,7 @@ def main() -> None:
     facts["listeners"] = listener_facts(module, boxes)
     if end and not meeting:  # now, while rank 0 does what takes time
         facts["master_port"] = knock(module, end)
-    facts["gpu"] = gpu.facts()
+    facts["gpu"] = gpu_facts(None if "error" in facts["docker"] else boxes)
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
         shm = os.statvfs("/dev/shm")

@@ -548,7 +548,7 @@ def ask(argv: Sequence[str], seconds: float = PATIENCE_SECONDS) -> tuple[int, st
     return process.returncode, out, err
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -577,16 +577,16 @@ def report(run: Ask) -> Report:
 
 
 def recorded(root: Path) -> Report:
-    xml = _read(root / "nvidia_smi_q_x.xml")
+    xml = read(root / "nvidia_smi_q_x.xml")
     return parse_xml(xml) if xml else Report(error=ABSENT)
 
 
 def caps(root: Path) -> list[Cap]:
     """Units that are enabled and lock the clocks."""
-    settings = parse_settings(_read(root / CAP_SETTINGS))
+    settings = parse_settings(read(root / CAP_SETTINGS))
     units = {path.name: path for path in sorted((root / "etc/systemd/system").glob("*.wants/*.service"))}
     # A link in the recorded tree may lead out of it; then the file of that name beside it is meant.
-    found = [parse_cap(name, _read(root / "etc/systemd/system" / name) or _read(path), settings) for name, path in units.items()]
+    found = [parse_cap(name, read(root / "etc/systemd/system" / name) or read(path), settings) for name, path in units.items()]
     return [cap for cap in found if cap is not None]
 
 
@@ -603,14 +603,14 @@ def facts(root: Path = Path("/"), run: Ask = ask) -> dict[str, Any]:
         rc, out, _ = run(("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"))
         processes = parse_compute_apps(out) if rc == 0 else None
     # Without a driver there is nothing of it in the log, and asking takes time.
-    log, problem = kernel_log(run) if live and present else (_read(root / "kernel.log") if not live else "", "")
+    log, problem = kernel_log(run) if live and present else (read(root / "kernel.log") if not live else "", "")
     return {
         "present": present,
         "error": found.error,
         "driver": {
             "version": found.driver_version,
             "cuda_version": found.cuda_version,
-            **parse_driver_version(_read(root / "proc/driver/nvidia/version")),
+            **parse_driver_version(read(root / "proc/driver/nvidia/version")),
         },
         "gpus": [gpu.to_dict() for gpu in found.gpus],
         "processes": None

@@ -83,8 +83,12 @@ def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
 
 
 def strangers(host: str, facts: Facts, deployment: str) -> Check:
-    """GPU containers that sparklanes did not start, and ranks of another deployment: named, refused, never stopped from here."""
-    found = []
+    """What works on the GPU and is not ours, in a container or in none, and ranks of another deployment: named, refused, never stopped from here."""
+    found = [
+        f"process {entry.get('name')} (pid {entry.get('pid')})"
+        for entry in (facts.get("gpu") or {}).get("processes") or []
+        if entry.get("container") == ""
+    ]
     for box in facts.get("containers") or []:
         if box.get("running") and box.get("uses_gpu") and not box.get("deployment"):
             found.append(f"{box['name']} ({box['image']})")
@@ -96,7 +100,7 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
         not found,
         ", ".join(found) or "none",
         "none",
-        f"Stop it by hand if it may go (docker stop -t 30 NAME on {host}); a launch only stops what its deployment started.",
+        f"Stop it by hand if it may go (on {host}: docker stop -t 30 NAME, or end the process by its pid); a launch only stops what its deployment started.",
     )
 
 

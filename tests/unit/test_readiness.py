@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import readiness_info
 from ansible.module_utils.sparklanes import containers, fabric_reach, readiness
 from ansible.module_utils.sparklanes.checks import Check, verdict
 from ansible.module_utils.sparklanes.listeners import parse_ss
@@ -332,3 +333,33 @@ def test_the_container_of_a_process() -> None:
 def test_secrets_are_blanked_by_name() -> None:
     assert containers.blanked("VLLM_API_KEY=s3cret", ["VLLM_API_KEY"]) == "VLLM_API_KEY=(hidden)"
     assert containers.blanked("HF_HOME=/x", ["VLLM_API_KEY"]) == "HF_HOME=/x"
+
+
+def test_a_process_outside_of_containers_is_found_before_anything_is_stopped() -> None:
+    def said(container: object) -> Check:
+        process = {"pid": 7, "name": "python3", **({} if container == "untold" else {"container": container})}
+        return readiness.strangers("s1", {"containers": [], "gpu": {"processes": [process]}}, "sparks")
+
+    assert said("").status == "fail"
+    assert "process python3 (pid 7)" in said("").found
+    assert {said(known).status for known in ("sparklanes-sparks-rank0", None, "untold")} == {"pass"}
+    assert readiness.strangers("s1", {"gpu": {"processes": None}}, "sparks").status == "pass", "GPU.DRIVER says so"
+
+
+def test_each_process_is_told_with_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = containers.parse_inspect(json.dumps([{"Id": "a" * 64, "Name": "/rank0", "Config": {}, "State": {}, "HostConfig": {}}]))
+    texts = {
+        1: f"0::/system.slice/docker-{'a' * 64}.scope\n",
+        2: "0::/user.slice/user-1000.slice/session-1.scope\n",
+        3: "",
+        4: f"0::/x/docker-{'b' * 64}.scope\n",
+    }
+    monkeypatch.setattr(readiness_info, "cgroup", lambda pid: texts.get(pid, ""))
+
+    def told(boxes: Any) -> list[Any]:
+        found = {"processes": [{"pid": pid} for pid in (*texts, None)]}
+        monkeypatch.setattr(readiness_info.gpu, "facts", lambda: found)
+        return [process["container"] for process in readiness_info.gpu_facts(boxes)["processes"]]
+
+    assert told(box) == ["rank0", "", None, "", None]
+    assert told(None) == [None] * 5

@@ -150,6 +150,7 @@ def test_a_spark_where_nothing_ever_ran_gets_the_kernels_of_the_first_that_can_g
     (tmp_path / "a/lane/triton/x").write_text("kernel")
     common = {
         "ansible_connection": "local",
+        "ansible_become": True,
         "ansible_python_interpreter": sys.executable,
         "engine_image_deployment": "sparks",
         "engine_image_jit_cache": f"{tmp_path}/{{{{ inventory_hostname }}}}/lane",
@@ -162,10 +163,12 @@ def test_a_spark_where_nothing_ever_ran_gets_the_kernels_of_the_first_that_can_g
     (tmp_path / "docker").write_text("#!/bin/sh\n")
     (tmp_path / "docker").chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-    command = ["ansible-playbook", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.yml")]
+    command = ["ansible-playbook", "-vvv", "-i", str(tmp_path / "inventory.json"), str(tmp_path / "play.yml")]
     for changed in (1, 0):
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+        assert "ansible.legacy.slurp" not in done.stdout
+        assert "slurp.py" not in done.stdout
         for name in "bc":
             assert (tmp_path / name / "lane/triton/x").read_text() == "kernel"
             assert re.search(rf"^{name} .*changed={changed} ", done.stdout, re.MULTILINE)

@@ -17,6 +17,9 @@ from benchmarks import run
 from benchmarks.converge import bench, reading
 from benchmarks.figures import Figure, emit
 from benchmarks.host import bench as host
+from benchmarks.staging import bench as staging_bench
+from benchmarks.staging import chain as staging_chain
+from benchmarks.staging import peers as staging_peers
 
 DEMO = """
 $ ansible-playbook -i inventory/sandbox site.yml -l sparks
@@ -240,3 +243,24 @@ def test_only_the_missing_engine_may_stop_the_measured_gate() -> None:
     """
     assert host.faults(table) == host.LIGHT_FAULTS
     assert host.faults(table.replace("WARN ", "FAIL ")) == {"IMAGE.PINS", "PARITY.CLOCK"}
+
+
+def test_how_much_later_a_file_comes_to_the_next_node() -> None:
+    run = staging_chain.Run(9.0, [], [{"a": 1.0, "b": 2.0}, {"a": 1.5, "b": 3.0}, {"a": 2.5, "b": 3.2}])
+    assert run.hop == pytest.approx(0.6), "the last files at 2.0 and, two hops on, 3.2"
+    assert run.file_hop == pytest.approx(0.75), "the middle of 0.5, 1.0, 1.0, 0.2"
+
+
+def test_a_peer_that_is_not_here_or_fails_gives_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cannot(venv: Path, *_: object) -> bool:
+        raise staging_peers.hub.HubError("no index")
+
+    monkeypatch.setattr(staging_peers.hub, "ensure_client", cannot)
+    assert not staging_bench.compared(tmp_path, "http://127.0.0.1:9", "c" * 40, tmp_path, 1.0)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["value"], one["ok"], one["note"]) for one in told] == [(None, False, "no Hub client: no index")] * 2
+    monkeypatch.setattr(staging_peers.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(staging_peers.Missing, match="apt-get install openssh-server"), staging_peers.ssh_server(tmp_path / "ssh"):
+        pytest.fail("no server, and yet it goes on")

@@ -184,6 +184,7 @@ class Staging:
             yield
         finally:
             ended.set()
+            self.news.set()
             thread.join()
             self._save()
 

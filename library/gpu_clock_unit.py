@@ -101,11 +101,16 @@ class GpuClockUnit(HostEdits):
         self.clocks: list[int | None] = []
 
     def show(self) -> dict[str, str]:
-        rc, out, err = self.ask("systemctl", "show", UNIT, "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload")
+        rc, out, err = self.ask("systemctl", "show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
         if rc != 0:
             self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
         found: dict[str, str] = units.parse_show(out)
         return found
+
+    @property
+    def enabled(self) -> bool:
+        """By the links on the disk. `show` tells UnitFileState as it was before --no-reload, until the next reload."""
+        return self.ask("systemctl", "is-enabled", UNIT)[1].strip() == "enabled"
 
     @property
     def active(self) -> bool:
@@ -136,7 +141,7 @@ class GpuClockUnit(HostEdits):
             active = False
         self.write(SETTINGS_PATH, settings)
         self.place_unit()
-        if found.get("UnitFileState") != "enabled" and self.note(f"Enable {UNIT}"):
+        if not self.enabled and self.note(f"Enable {UNIT}"):
             self.must("systemctl", "enable", "--no-reload", UNIT)
         ignored = self.contradiction(gpus) if active else ""
         if active and not ignored:
@@ -201,7 +206,7 @@ class GpuClockUnit(HostEdits):
         # Stop before the figures go: the way back is in them.
         if found.get("ActiveState") == "active":
             self.stop()
-        if found.get("UnitFileState") == "enabled" and self.note(f"Disable {UNIT}"):
+        if self.enabled and self.note(f"Disable {UNIT}"):
             self.must("systemctl", "disable", "--no-reload", UNIT)
         self.drop(UNIT_PATH)
         self.drop(SETTINGS_PATH)

@@ -179,11 +179,16 @@ class PageCacheUnit:
         return answer
 
     def show(self) -> dict[str, str]:
-        rc, out, err = self.systemctl("show", UNIT, "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload")
+        rc, out, err = self.systemctl("show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
         if rc != 0:
             self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
         found: dict[str, str] = units.parse_show(out)
         return found
+
+    @property
+    def enabled(self) -> bool:
+        """By the links on the disk. `show` tells UnitFileState as it was before --no-reload, until the next reload."""
+        return self.systemctl("is-enabled", UNIT)[1].strip() == "enabled"
 
     @property
     def active(self) -> bool:
@@ -286,8 +291,7 @@ class PageCacheUnit:
         if self.text(UNIT_PATH) is None:
             return
         self.write(CONFIG_PATH, self.config)
-        found = self.show()
-        if found.get("UnitFileState") == "enabled":
+        if self.enabled:
             self.note(f"Disable {UNIT}")
             if not self.module.check_mode:
                 self.must("disable", "--no-reload", UNIT)
@@ -304,7 +308,7 @@ class PageCacheUnit:
             return
         if UNIT_PATH in there:
             self.stop()
-            if self.show().get("UnitFileState") == "enabled":
+            if self.enabled:
                 self.note(f"Disable {UNIT}")
                 if not self.module.check_mode:
                     self.must("disable", "--no-reload", UNIT)
@@ -338,8 +342,8 @@ class PageCacheUnit:
             self.must("daemon-reload")
 
     def enable_and_start(self) -> None:
-        found = {"UnitFileState": "", "ActiveState": ""} if self.text(UNIT_PATH) is None else self.show()
-        if found.get("UnitFileState") != "enabled":
+        found = {"ActiveState": ""} if self.text(UNIT_PATH) is None else self.show()
+        if not self.enabled:
             self.note(f"Enable {UNIT}")
             if not self.module.check_mode:
                 self.must("enable", "--no-reload", UNIT)

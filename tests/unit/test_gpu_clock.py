@@ -29,7 +29,8 @@ class Spark:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": "", "NeedDaemonReload": "no"}
+        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no"}
+        self.enabled = ""
         self.calls: list[str] = []
         self.gpu = GB10
         self.obeys = True
@@ -48,10 +49,13 @@ class Spark:
             self.state["LoadState"] = "loaded"
         if verb == "show":
             return 0, "".join(f"{key}={value}\n" for key, value in self.state.items()), ""
+        if verb == "is-enabled":
+            return int(self.enabled != "enabled"), f"{self.enabled}\n", ""
         self.calls.append(" ".join(argv[1:]))
         if verb in ("enable", "disable"):
+            # Of both, systemctl show knows nothing until the next reload (systemd 252).
             assert "--no-reload" in argv
-            self.state["UnitFileState"] = f"{verb}d"
+            self.enabled = f"{verb}d"
         elif verb == "restart":
             self.state["ActiveState"] = "active"
             if self.obeys:

@@ -319,7 +319,8 @@ def test_device_nodes_without_a_link_are_found(tmp_path: Path) -> None:
 class Systemd:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": "", "NeedDaemonReload": "no"}
+        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no"}
+        self.enabled = ""
         self.calls: list[str] = []
         self.containers: list[dict[str, Any]] = []
         self.broken = False
@@ -334,10 +335,13 @@ class Systemd:
             self.state["LoadState"] = "loaded"
         if verb == "show":
             return 0, "".join(f"{key}={value}\n" for key, value in self.state.items()), ""
+        if verb == "is-enabled":
+            return int(self.enabled != "enabled"), f"{self.enabled}\n", ""
         self.calls.append(" ".join(argv[1:]))
         if verb in ("enable", "disable"):
+            # Of both, systemctl show knows nothing until the next reload (systemd 252).
             assert "--no-reload" in argv
-            self.state["UnitFileState"] = f"{verb}d"
+            self.enabled = f"{verb}d"
         elif verb == "stop":
             self.state["ActiveState"] = "inactive"
         elif verb == "restart" and not self.broken:
@@ -506,6 +510,8 @@ def test_off_stops_and_disables(spark: Path, systemd: Systemd, run_module: RunMo
     assert not run_module(page_cache_unit, unit(spark, "off"))["active"]
     assert systemd.calls == ["disable --no-reload sparklanes-page-cache.service", "stop sparklanes-page-cache.service"]
     assert not run_module(page_cache_unit, unit(spark, "off"))["changed"]
+    run_module(page_cache_unit, unit(spark))
+    assert systemd.enabled == "enabled", "a unit that came back is there after the next boot too"
 
 
 def test_a_unit_that_does_not_come_up_shows_its_journal(spark: Path, systemd: Systemd, run_module: RunModule) -> None:

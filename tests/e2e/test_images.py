@@ -77,7 +77,7 @@ def test_a_node_that_cannot_lend_says_so_and_each_pulls(stopped: Fleet) -> None:
         .ok()
         .out
     )
-    assert "can't lend its image" in " ".join(out.split())
+    assert "lend its image, so each Spark takes it from its source" in " ".join(out.split())
     assert local_images(stopped, "spark-1") == local_images(stopped, "spark-2")
 
 

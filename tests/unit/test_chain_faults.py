@@ -121,7 +121,8 @@ def test_a_source_that_dies_midway_costs_a_rerun(chain: Make, source: Path) -> N
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_a_disk_that_fills_up_midway_is_told_and_costs_nothing(chain: Make, source: Path) -> None:
     checkpoint(source, size=300_000)
-    made = chain(2)
+    # So slowly that little has come when the disk is filled.
+    made = chain(2, "--rate-mib", "0.5")
     small = made.nodes[1].path.parent
     small.mkdir(parents=True)
     if subprocess.run(
@@ -132,9 +133,9 @@ def test_a_disk_that_fills_up_midway_is_told_and_costs_nothing(chain: Make, sour
         made.lend()
         made.ask(0)
         made.ask(1)
-        made.nodes[0].status(wait=60)
         filler = small / "filler"
         filler.write_bytes(bytes(3 << 20))
+        made.nodes[0].status(wait=60)
         last = made.nodes[1].status(wait=90)
         assert last["job_failed"], "3.6 MB into 2"
         assert "No space left" in last["error"] or "needs" in last["error"], last["error"]

@@ -115,7 +115,7 @@ def test_after_a_power_cut_each_node_starts_its_rank_where_that_is_the_policy(go
         deadline = time.monotonic() + 300
         while not good.play("playbooks/status.yml").out.count("serving, passed all gates"):
             assert time.monotonic() < deadline
-        while "200" not in good.on("spark-1", "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/health || true"):
+        while "200" not in good.on("spark-1", f"curl -s -o /dev/null -w '%{{http_code}}' {good.api}/health || true"):
             assert time.monotonic() < deadline, "the head does not answer"
             time.sleep(5)
         good.play("playbooks/launch.yml").ok()

@@ -16,6 +16,8 @@ from ansible.module_utils.sparklanes.sysctl import dotted, normal_key, normal_va
 
 UNIT_FOLDERS = ("etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system")
 LARGEST = 65536
+# What is ordered before the files are read does not win over them.
+_EARLIER = re.compile(r"^Before=(?:.*\s)?systemd-sysctl\.service(?:\s|$)", re.MULTILINE)
 _PATH = re.compile(r"(?<![\w.])/[\w./+-]+")
 
 
@@ -53,8 +55,10 @@ def unit_files(root: Path, name: str) -> Iterator[Path]:
 def sources(root: Path) -> Iterator[tuple[str, str]]:
     """(who, text) of everything that may set something after systemd-sysctl."""
     for name in enabled_units(root):
-        for path in unit_files(root, name):
-            text = _text(path)
+        texts = {path: _text(path) for path in unit_files(root, name)}
+        if any(_EARLIER.search(text) for text in texts.values()):
+            continue
+        for path, text in texts.items():
             yield f"{name} (/{path.relative_to(root)})", text
             for script in sorted({word for line in text.splitlines() if line.startswith("Exec") for word in _PATH.findall(line)}):
                 yield f"{name} ({script})", _text(_below(root, script))

@@ -38,6 +38,20 @@ def test_a_service_that_sets_another_value_is_named(tmp_path: Path, command: str
     assert setters.contradicting(tmp_path, {"vm.swappiness": "0"}) == [], "it says the same"
 
 
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ("Before=systemd-sysctl.service systemd-journald.service", 0),
+        ("Before=sysinit.target systemd-sysctl.service", 0),
+        ("Before=not-systemd-sysctl.service", 1),
+        ("After=systemd-sysctl.service", 1),
+    ],
+)
+def test_what_comes_before_the_files_does_not_win_over_them(tmp_path: Path, order: str, said: int) -> None:
+    enable(tmp_path, "early.service", f"[Unit]\n{order}\n[Service]\nExecStart=/usr/sbin/sysctl -w vm.swappiness=60\n")
+    assert len(setters.contradicting(tmp_path, WANTED)) == said
+
+
 def test_the_script_that_a_service_names_is_read_too(tmp_path: Path) -> None:
     enable(tmp_path, "boot-tune.service", "[Service]\nExecStart=/bin/bash /opt/tune.sh --now\n")
     lay(tmp_path, {"/opt/tune.sh": "#!/bin/bash\nsysctl vm.swappiness=1\n"})

@@ -486,3 +486,12 @@ def test_a_relative_place_of_the_state_is_read_below_the_root(root: Path) -> Non
     (root / "lib").mkdir()
     (root / "lib/engine-boots.json").write_text(json.dumps({"boots": 3, "boot_id": BOOT}))
     assert engine_boots.read("lib", root)["boots"] == 3
+
+
+@pytest.mark.parametrize(("env", "status"), [({"NCCL_NET": "IB"}, PASS), ({"NCCL_IB_GID_INDEX": "3"}, FAIL)])
+def test_a_gid_that_only_moved_counts_where_it_is_pinned(env: dict[str, str], status: str) -> None:
+    """Seen on a real kernel: an address that was added by hand kept a slot until the reboot."""
+    before = {"rails": [{"hca": "rocep1s0f0", "netdev": "enp1s0f0np0", "gid_index": 3, "mtu": 9000}], "env": env}
+    after = {"rails": [{"hca": "rocep1s0f0", "netdev": "enp1s0f0np0", "gid_index": 1, "mtu": 9000}], "env": env}
+    found = host_checks.rails("spark-1", before, after)
+    assert (found.status, found.found) == (status, "rocep1s0f0: gid_index 3 → 1")

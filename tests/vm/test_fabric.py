@@ -108,8 +108,12 @@ def test_rping_goes_over_each_chosen_rail(person: Person, facts: Facts, server: 
     assert moved == {(node, hca) for node in NODES}
 
 
-def write_bandwidth(person: Person, found: Facts, hca: str) -> tuple[float, set[str]]:
-    """Gb/s of a short ib_write_bw with device and GID index as emitted, and the addresses it used on the two ends."""
+def write_bandwidth(person: Person, found: Facts, hca: str) -> set[str]:
+    """The addresses on the two ends of an ib_write_bw with device and GID index as emitted, once its data has come over that device.
+
+    Its Gb/s are none of a Spark: emulated, 6.25 MiB may round to 0.00.
+    """
+    before = packets(person)
     ends = {node: rail(found, node, hca) for node in NODES}
 
     def command(node: str) -> str:
@@ -123,17 +127,16 @@ def write_bandwidth(person: Person, found: Facts, hca: str) -> tuple[float, set[
         process.communicate(timeout=300)
     finally:
         process.kill()
-    figures = re.search(r"^ *65536 +100 +([\d.]+) +([\d.]+)", out, re.M)
-    assert figures, out
+    assert re.search(r"^ *65536 +100 +[\d.]+ +[\d.]+", out, re.M), out
+    # In packets of 4096 bytes, as an MTU of 9000 makes them.
+    assert packets(person)[FIRST, hca] - before[FIRST, hca] >= 100 * 65536 // 4096
     used = re.findall(r"GID: (?:00:){10}255:255:(\d+):(\d+):(\d+):(\d+)", out)
-    return float(figures[2]), {".".join(str(int(part)) for part in parts) for parts in used}
+    return {".".join(str(int(part)) for part in parts) for parts in used}
 
 
 @pytest.mark.parametrize("hca", [HALF_A[0], HALF_B[0]])
 def test_ib_write_bw_works_with_the_emitted_device_and_index(person: Person, facts: Facts, hca: str) -> None:
-    speed, used = write_bandwidth(person, facts, hca)
-    assert speed > 0
-    assert used == {rail(facts, node, hca)["ipv4"] for node in NODES}
+    assert write_bandwidth(person, facts, hca) == {rail(facts, node, hca)["ipv4"] for node in NODES}
 
 
 @pytest.fixture
@@ -162,8 +165,7 @@ def test_a_gid_that_moved_is_found_where_it_went(person: Person, facts: Facts, a
     assert moved[FIRST]["env"]["NCCL_IB_ADDR_RANGE"] == "192.168.100.0/23"
     assert "NCCL_IB_GID_INDEX" not in moved[FIRST]["env"]
     assert moved[SECOND]["chosen"] == facts[SECOND]["chosen"]
-    _, used = write_bandwidth(person, moved, hca)
-    assert used == {rail(facts, node, hca)["ipv4"] for node in NODES}
+    assert write_bandwidth(person, moved, hca) == {rail(facts, node, hca)["ipv4"] for node in NODES}
 
     pinned = person.module(
         "roce_facts",

@@ -149,8 +149,8 @@ def test_render_tells_how_what_runs_differs_from_the_lane(fleet: Fleet) -> None:
     assert "# spark-1: by_hand, which does not run, differs from what the lane renders in" in made.out
     assert "limit ipc: runs with private, the lane says host" in made.out
     assert "flag --max-num-seqs: the lane adds 8" in made.out
-    assert "flag --max-model-len" not in made.out
-    assert "env DO_NOT_TRACK" not in made.out
+    assert "flag --max-model-len:" not in made.out
+    assert "env DO_NOT_TRACK:" not in made.out
     assert "hf_shown" not in made.out
     assert "sk_shown" not in made.out
     assert "# spark-2: no container to compare with" in made.out

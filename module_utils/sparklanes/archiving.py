@@ -24,10 +24,10 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from ansible.module_utils.sparklanes.files import read_json, replacing, write_json
-from ansible.module_utils.sparklanes.image_archive import ArchiveError, save
+from ansible.module_utils.sparklanes.image_archive import ArchiveError, save, settle
 from ansible.module_utils.sparklanes.jobs import JobError, Reporter
 from ansible.module_utils.sparklanes.staging import Model, Store
 
@@ -73,9 +73,8 @@ def copy(source: Path, target: Path, expected: str, report: Reporter | None = No
             if report:
                 report.update(add=len(chunk))
             if done % (16 * CHUNK) == 0:
-                _forget(stream.fileno(), sink.fileno())
-        sink.flush()
-        _forget(stream.fileno(), sink.fileno())
+                _let_go(stream, sink)
+        _let_go(stream, sink)
         found = made.hexdigest()
         if expected and found != expected:
             raise ArchiveError(
@@ -84,10 +83,9 @@ def copy(source: Path, target: Path, expected: str, report: Reporter | None = No
     return found
 
 
-def _forget(read: int, written: int) -> None:
-    os.fdatasync(written)
-    for descriptor in (read, written):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+def _let_go(read: IO[bytes], written: IO[bytes]) -> None:
+    settle(written)
+    os.posix_fadvise(read.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Archive:

@@ -112,16 +112,16 @@ def save(name: str, target: Path, command: tuple[str, ...] = ("docker", "save"))
             stream.write(chunk)
             done += len(chunk)
             if done - forgotten > FORGET:
-                _forget(stream)
+                settle(stream)
                 forgotten = done
         if process.wait() != 0:
             complaints.seek(0)
             raise ArchiveError(f"Docker could not save {name}: {complaints.read().decode(errors='replace').strip()[-600:]}")
-        _forget(stream)
+        settle(stream)
     return made.hexdigest()
 
 
-def _forget(stream: IO[bytes]) -> None:
+def settle(stream: IO[bytes]) -> None:
     """What was written goes to the disk and out of the page cache."""
     stream.flush()
     os.fdatasync(stream.fileno())

@@ -29,15 +29,10 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
   diff_mode:
-    description: Shows the files.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: The program is shown by its name only.
 """
 
 EXAMPLES = r"""

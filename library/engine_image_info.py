@@ -32,15 +32,18 @@ options:
     description: Where notes on images lie.
     type: path
     default: /var/lib/sparklanes/images
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 attributes:
   check_mode:
-    description: Reports what was noted and starts nothing.
-    support: full
+    support: partial
+    details: Returns what an earlier run noted, which may be nothing. No container is started and no note written.
   diff_mode:
-    description: Changes nothing that a person has set.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: It leaves the note under O(images_dir), which nobody sets, and nothing else.
+  idempotent:
+    details: >-
+      C(changed) is always false. But the first run starts up to two containers, which are removed as they end, and writes a note;
+      a second one starts those whose answer is still missing.
 """
 
 EXAMPLES = r"""

@@ -103,15 +103,12 @@ options:
     description: Where notes on images lie.
     type: path
     default: /var/lib/sparklanes/images
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says whether it would pull. Whether the registry knows the digest shows only in a real run.
-    support: full
+    details: Whether the registry knows the digest, and whether a download fits on the disk, shows only in a real run.
   diff_mode:
-    description: Shows the digests before and after.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows the digests of the image.
 """
 
 EXAMPLES = r"""

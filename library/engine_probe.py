@@ -56,15 +56,10 @@ options:
     description: Fail the task where a check failed.
     type: bool
     default: false
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 attributes:
   check_mode:
-    description: Only asks; a short generation does no harm.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Asks for the same generations in check mode; a few tokens leave nothing behind.
 """
 
 EXAMPLES = r"""

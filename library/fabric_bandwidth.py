@@ -71,15 +71,16 @@ options:
     description: Longest time of one client's run, and with V(serving) of a server's life.
     type: int
     default: 60
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what it would start, starts nothing.
-    support: full
   diff_mode:
-    description: Changes no file.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: It starts and ends transient units, and measures; there is no file to compare.
+  idempotent:
+    support: partial
+    details: >-
+      V(absent) is. V(serving) starts servers at each run, and fails where those of an earlier run still listen. V(measured)
+      measures at each run and reports no change.
 """
 
 EXAMPLES = r"""

@@ -93,15 +93,17 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Validates where netplan is there, and shows what would change.
-    support: full
+    details: >-
+      V(present) and V(absent) are validated as in a real run, V(proven) pings as in a real run, V(kept) and V(reverted) need a
+      trial that is in force.
   diff_mode:
-    description: Shows the file in /etc as it is and as it would be.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    support: partial
+    details: >-
+      V(present) and V(absent) show the file in C(/etc) as it is and as it would be kept. The other states only end or prove what
+      these began.
 """
 
 EXAMPLES = r"""

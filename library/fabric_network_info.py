@@ -27,15 +27,7 @@ options:
     description: Root of the file tree, for tests. With another one than V(/) addresses and routes come from C(ip_j_addr.json) and C(ip_j_route.json) there.
     type: path
     default: /
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

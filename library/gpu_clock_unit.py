@@ -38,15 +38,10 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what would change.
-    support: full
-  diff_mode:
-    description: Shows the files.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Needs a GPU that answers, as a real run does. Whether the driver obeys shows only in a real run.
 """
 
 EXAMPLES = r"""

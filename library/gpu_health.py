@@ -47,15 +47,14 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.job]
 attributes:
-  check_mode:
-    description: Says whether it would load the GPU, or refuse to.
-    support: full
   diff_mode:
-    description: There is nothing to compare.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: A load leaves figures and no state to compare. With O(verdict), RV(actions) says what is kept.
+  idempotent:
+    details: >-
+      With O(verdict) a second run changes nothing. Otherwise it attaches to a load that runs, and loads the GPU anew once that
+      has ended.
 """
 
 EXAMPLES = r"""

@@ -20,15 +20,7 @@ options:
     description: Name of the Spark in the check.
     type: str
     required: true
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

@@ -24,15 +24,7 @@ options:
       - Root of the file tree. With another one than V(/) nothing is run; C(nvidia_smi_q_x.xml) and C(kernel.log) there stand in.
     type: path
     default: /
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

@@ -54,15 +54,17 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what it would do.
-    support: full
+    details: Says what it would lend, where the image is here. Whether there is room shows only in a real run.
   diff_mode:
-    description: There is no file to show.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Certificates and the store of a registry are nothing to read.
+  idempotent:
+    support: partial
+    details: >-
+      V(kept) is. V(lent) makes certificates and pushes anew at each run, as those of an earlier staging are nobody's any more.
 """
 
 EXAMPLES = r"""

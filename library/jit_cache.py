@@ -25,15 +25,14 @@ options:
   archive:
     description: The archive on this Spark.
     type: path
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what it would do.
-    support: full
   diff_mode:
-    description: Compiled kernels are nothing to read.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Compiled kernels are nothing to read. RV(files) and RV(bytes) tell how much there is.
+  idempotent:
+    support: partial
+    details: V(measured) and V(filled) are. V(packed) packs at each run.
 """
 
 EXAMPLES = r"""

@@ -25,15 +25,10 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 attributes:
   check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Reads in check mode as it does otherwise; it waits up to O(wait) then too.
 """
 
 EXAMPLES = r"""

@@ -63,15 +63,12 @@ options:
     description: Root of the file tree, for tests and images.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what would change; refuses what a real run would refuse.
-    support: full
+    details: Refuses what a real run would refuse, but a value that only the kernel itself refuses.
   diff_mode:
-    description: Shows the files and the live values.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows the files and the values of the running kernel.
 """
 
 EXAMPLES = r"""

@@ -61,15 +61,12 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.job]
 attributes:
-  check_mode:
-    description: Says where it would archive.
-    support: full
-  diff_mode:
-    description: There is no text to show.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+  idempotent:
+    details: >-
+      While the job runs, a second run attaches to it. Once it has ended, the job looks again and writes what the folder lacks, so
+      that C(long_job) reports no change where nothing did.
 """
 
 EXAMPLES = r"""

@@ -72,16 +72,15 @@ options:
     description: With O(board), the host whose end is the end of all; the others are done when it is.
     type: str
     default: ''
+extends_documentation_fragment: [sparklanes, sparklanes.job]
 attributes:
   check_mode:
-    description: Runs O(module) in check mode and follows nothing.
-    support: full
+    details: Runs O(module) in check mode, as far as that supports it, and returns its result. Nothing is followed.
   diff_mode:
-    description: As O(module) does.
     support: partial
-    details: Depends on the module.
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows what O(module) shows.
+  idempotent:
+    details: As O(module) is. While the work runs, the same task attaches to it.
 """
 
 EXAMPLES = r"""

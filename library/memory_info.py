@@ -51,15 +51,10 @@ options:
   page_size:
     description: Size of a page in bytes; that of the running kernel when left out.
     type: int
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 attributes:
   check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Reads in check mode as it does otherwise; it waits O(sample_seconds) then too.
 """
 
 EXAMPLES = r"""

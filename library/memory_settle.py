@@ -57,15 +57,21 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Looks once and says what it would begin with. Nothing is flushed, compacted or touched.
-    support: full
+    support: partial
+    details: >-
+      Looks once, and says what settling would begin with. Whether that is enough, and whether memory can be touched, shows only
+      in a real run.
   diff_mode:
-    description: There is nothing to compare.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Free memory is a figure of a moment. RV(actions) says what came free.
+  idempotent:
+    support: partial
+    details: >-
+      Memory that is ready is neither flushed nor compacted. But it is touched at each run, unless O(touch_gib=0), which counts as
+      a change.
 """
 
 EXAMPLES = r"""

@@ -89,15 +89,14 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what it would do.
-    support: full
+    support: partial
+    details: With V(lent) it always predicts a change, also where the daemon runs and would be joined.
   diff_mode:
-    description: There is no file to show.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: A daemon that lends is no file to compare.
 """
 
 EXAMPLES = r"""

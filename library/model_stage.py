@@ -183,15 +183,16 @@ options:
     description: Where the client's virtual environment lies.
     type: path
     default: /var/lib/sparklanes/venvs
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Returns the plan; asks no network and starts nothing.
-    support: full
+    details: Returns the plan. Asks no network and starts nothing.
   diff_mode:
-    description: Shows the state of each model before and after.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows the state of each model before, and after the job has ended well.
+  idempotent:
+    details: >-
+      Where all is staged, nothing is started. With O(verify=full) a job reads everything at each run; it reports a change,
+      through C(long_job), only where it fetched or removed something.
 """
 
 EXAMPLES = r"""

@@ -27,15 +27,11 @@ options:
     description: Where archives are kept on the controller.
     type: path
     required: true
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Only says what it would pack.
-    support: full
   diff_mode:
-    description: Names of the packed files say it all.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: RV(actions) names the files that are packed.
 """
 
 EXAMPLES = r"""

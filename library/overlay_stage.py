@@ -47,15 +47,15 @@ options:
     description: Where the files lie.
     type: path
     default: /var/lib/sparklanes/overlays
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what is missing; the image is not opened, and what was not compared before counts as a change.
-    support: full
+    support: partial
+    details: >-
+      Counts every missing file as a change, with or without O(archive). The image is not opened, so what was not compared before
+      counts as a change too.
   diff_mode:
-    description: Shows the paths of the files.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows the paths of the files.
 """
 
 EXAMPLES = r"""

@@ -31,15 +31,16 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says whether it would flush; measures only.
-    support: full
+    details: Says whether it would flush. How much comes free shows only in a real run.
   diff_mode:
-    description: Shows MemFree and Cached before and after.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    support: partial
+    details: Shows MemFree and Cached before and after. In check mode nothing was flushed, and the two are equal.
+  idempotent:
+    support: partial
+    details: With O(wanted_free_gib), where so much is free already. Otherwise it flushes at each run.
 """
 
 EXAMPLES = r"""

@@ -67,15 +67,13 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
   diff_mode:
-    description: Shows the files.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: The script is shown by its name only.
+  idempotent:
+    support: partial
+    details: With O(phase=booting) and O(duration_seconds) a unit that flushes at intervals begins its time anew at each run.
 """
 
 EXAMPLES = r"""

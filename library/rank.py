@@ -52,15 +52,10 @@ options:
     description: Where logs are saved, in C(DEPLOYMENT/STAMP/rankN.log).
     type: path
     default: /var/log/sparklanes
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what it would start or stop.
-    support: full
   diff_mode:
-    description: Shows which release ran before and which runs after.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows which release ran before and which one runs after.
 """
 
 EXAMPLES = r"""

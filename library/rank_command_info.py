@@ -26,15 +26,7 @@ options:
     type: list
     elements: str
     default: []
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

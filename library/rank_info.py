@@ -31,15 +31,7 @@ options:
     description: How many of the last lines of the log are read while the rank runs. All of it is read once it has ended.
     type: int
     default: 3000
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

@@ -81,15 +81,17 @@ options:
     description: Where releases and state lie.
     type: path
     default: /var/lib/sparklanes
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 attributes:
   check_mode:
-    description: Only reads.
-    support: full
+    support: partial
+    details: >-
+      Does in check mode all that it does otherwise. With O(image) a container is created, never started, and removed. With
+      O(master_port) a port is listened on, or connected to, for some seconds. With O(probes) the other ranks are pinged.
   diff_mode:
-    description: Changes nothing.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Nothing of what it creates outlives the run.
+  idempotent:
+    details: C(changed) is always false.
 """
 
 EXAMPLES = r"""

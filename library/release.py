@@ -38,15 +38,11 @@ options:
     description: Where releases and state lie.
     type: path
     default: /var/lib/sparklanes
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says what it would write and prune.
-    support: full
   diff_mode:
-    description: Shows the release's manifest when it is new.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    support: partial
+    details: Shows the manifest of a release that is new. What goes is named by RV(pruned).
 """
 
 EXAMPLES = r"""

@@ -82,15 +82,7 @@ options:
     description: Also set NCCL_NET=IB, so that NCCL stops where it would otherwise use sockets without a word.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: Only reads.
-    support: full
-  diff_mode:
-    description: Changes nothing, so there is no difference to show.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
 EXAMPLES = r"""

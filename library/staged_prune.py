@@ -45,15 +45,12 @@ options:
     description: Where everything else lies.
     type: path
     default: /var/lib/sparklanes
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Lists what would be removed.
-    support: full
   diff_mode:
-    description: Shows names of what goes.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Shows the names of what goes.
+  idempotent:
+    details: V(listed) never reports a change.
 """
 
 EXAMPLES = r"""

@@ -82,15 +82,10 @@ options:
     description: Root of the file tree, for tests.
     type: path
     default: /
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Says what would change; refuses what a real run would refuse.
-    support: full
-  diff_mode:
-    description: Shows the files.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Refuses what a real run would refuse, but what a file system or systemd refuses only when asked.
 """
 
 EXAMPLES = r"""

@@ -19,15 +19,11 @@ options:
     description: GiB that must stay available beside what swap holds.
     type: float
     default: 4
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
-  check_mode:
-    description: Says how much swap would be emptied.
-    support: full
   diff_mode:
-    description: There is nothing to compare.
     support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: Swap that is empty is a figure of a moment. RV(before) and RV(after) tell it.
 """
 
 EXAMPLES = r"""

@@ -100,15 +100,16 @@ options:
     description: Where jobs lie.
     type: path
     default: /var/lib/sparklanes/jobs
+extends_documentation_fragment: [sparklanes, sparklanes.job]
 attributes:
   check_mode:
-    description: Says what it would score; asks the engine nothing.
-    support: full
+    details: >-
+      Says what it would score, and asks the engine nothing. It predicts a change also where a real run would only attach to a job
+      that runs already.
   diff_mode:
-    description: There is nothing to compare.
-    support: none
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    details: The record is too large to show. The result sums it up.
+  idempotent:
+    details: Scores at each run and writes O(result_path) anew. With O(detach), a second run attaches to a job that runs.
 """
 
 EXAMPLES = r"""

@@ -86,15 +86,18 @@ options:
     description: Where releases and state lie.
     type: path
     default: /var/lib/sparklanes
+extends_documentation_fragment: [sparklanes, sparklanes.change]
 attributes:
   check_mode:
-    description: Tells whether the lock could be taken and takes nothing.
-    support: full
+    details: Says whether the lock could be taken, and takes nothing.
   diff_mode:
-    description: Shows the state before and after.
-    support: full
-author:
-  - Contributors to the sparklanes project (@sparklanes)
+    support: partial
+    details: Shows the state of the deployment with O(state=closed). The lock is taken and renewed without a word.
+  idempotent:
+    support: partial
+    details: >-
+      V(open) renews the lease at each run and reports no change, as a lock is no state that a person keeps. C(death) of
+      O(outcome) is counted at each run.
 """
 
 EXAMPLES = r"""

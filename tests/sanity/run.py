@@ -3,13 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the documentation of our modules with `ansible-test sanity`, on a collection generated from this tree.
 
-ansible-test only knows collections. A throwaway one is made from library/ and module_utils/,
-imports rewritten, and removed again; nothing of it is kept.
+ansible-test only knows collections. A throwaway one is made from library/, module_utils/ and
+doc_fragments/, imports and names of fragments rewritten, and removed again; nothing of it is kept.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,20 +22,28 @@ NAME = "local.sparklanes"
 TESTS = ("validate-modules", "import")
 # Reported for every module of a project that isn't a collection under the GPL; ours are Apache-2.0.
 IGNORED = "validate-modules:missing-gplv3-license"
+FRAGMENTS = re.compile(r"^extends_documentation_fragment:.*$", re.M)
+
+
+def rewritten(text: str) -> str:
+    """A file as it would stand in the collection: what is imported, and the fragments of documentation, by the collection's name."""
+    text = text.replace("ansible.module_utils.sparklanes", f"ansible_collections.{NAME}.plugins.module_utils.sparklanes")
+    return FRAGMENTS.sub(lambda line: re.sub(r"(?<=[\[ ])sparklanes\b", f"{NAME}.sparklanes", line[0]), text)
 
 
 def generate(parent: Path) -> Path:
     home = parent / "ansible_collections" / NAME.replace(".", "/")
     plugins = home / "plugins"
-    for source, target in (("library", "modules"), ("module_utils/sparklanes", "module_utils/sparklanes")):
+    for source, target in (
+        ("library", "modules"),
+        ("module_utils/sparklanes", "module_utils/sparklanes"),
+        ("doc_fragments", "doc_fragments"),
+    ):
         for file in (ROOT / source).glob("*.py"):
             copy = plugins / target / file.name
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = file.read_text(encoding="utf-8")
-            copy.write_text(
-                text.replace("ansible.module_utils.sparklanes", f"ansible_collections.{NAME}.plugins.module_utils.sparklanes"),
-                encoding="utf-8",
-            )
+            copy.write_text(rewritten(text), encoding="utf-8")
     (home / "meta").mkdir()
     (home / "meta" / "runtime.yml").write_text('requires_ansible: ">=2.19.0"\n', encoding="utf-8")
     (home / "README.md").write_text("Generated.\n", encoding="utf-8")

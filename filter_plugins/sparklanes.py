@@ -47,6 +47,7 @@ from ansible.module_utils.sparklanes import (  # noqa: E402
     preflight,
     pruning,
     rank_checks,
+    rank_spec,
     teacher_forcing,
     teacher_forcing_run,
     traps,
@@ -115,7 +116,7 @@ def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
         fits = ["", "What fits:", *capacity.text(lane), "", "Memory of the worst rank:", *budget.text(lane)]
         known = traps.notes(lane)
         lines += [f"# {line}".rstrip() for line in [*fits, *(["", "Good to know:", *known] if known else [])]]
-    return "\n".join([*lines, lanes.command_text(spec)])
+    return "\n".join([*lines, rank_spec.command_text(spec)])
 
 
 def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapping[str, Any]) -> str:
@@ -362,7 +363,7 @@ class FilterModule:
             "checks_failures": checks_failures,
             "checks_table": checks_table,
             "checks_verdict": checks_verdict,
-            "docker_create_text": lanes.command_text,
+            "docker_create_text": rank_spec.command_text,
             "lane_of": lane_of,
             "lane_preflight": lane_preflight,
             "lane_rank_drift": lane_rank_drift,

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
-from ansible.module_utils.sparklanes.readiness import size_bytes
+from ansible.module_utils.sparklanes.memory import SPARK_GIB
+from ansible.module_utils.sparklanes.sizes import size_bytes
 
 GIB = 1024**3
-# What CUDA calls the whole: 121.69 GiB on each published Spark (MemTotal 127,600,524 to 127,608,704 kB).
-SPARK_GIB = 121.69
 # The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
 # pair of Sparks (GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47: 101.3 to 102.2).
 BEST_CUDA_GIB = 113.0

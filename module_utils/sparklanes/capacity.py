@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.budget import GIB, kv_given
+from ansible.module_utils.sparklanes.lane_view import View
 from ansible.module_utils.sparklanes.lanes import lookup
-from ansible.module_utils.sparklanes.trap_view import View
 
 # Of the reported pool, what one long request really filled, where a lane has no measurement of its own: both DCP lanes
 # of the 743B model 94 %; GLM-5.3-Flash half (743B README, findings; Flash 4x notes, pull request 12).

@@ -106,3 +106,20 @@ def table(checks: Sequence[Check], hosts: Sequence[str] | None = None, width: in
     for remedy, who_needs in remedies.items():
         lines += textwrap.wrap(f"→ {', '.join(who_needs)}: {remedy}", width, subsequent_indent="  ")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with the variables of a lane: a check that lacks its host."""
+
+    id: str
+    found: str
+    expected: str = ""
+    remedy: str = ""
+
+
+def as_checks(faults: list[Fault], host: str, passes: Mapping[str, str]) -> list[Check]:
+    """The faults as failed checks of a host, and a pass for each id of `passes` without one."""
+    failed = [Check(fault.id, host, FAIL, fault.found, fault.expected, fault.remedy) for fault in faults]
+    ids = {fault.id for fault in faults}
+    return failed + [Check(id_, host, PASS, found) for id_, found in passes.items() if id_ not in ids]

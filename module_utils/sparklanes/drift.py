@@ -15,24 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible.module_utils.sparklanes.lanes import canonical_flag
+from ansible.module_utils.sparklanes.engine_flags import SHORT, canonical_flag
 
 ABSENT = "(absent)"
 HIDDEN = "(hidden)"
 GIVEN = "(given)"  # a flag without a value
 
-# Short spellings of the engine, as its own parser knows them.
-SHORT = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-dcp": "--decode-context-parallel-size",
-    "-ep": "--enable-expert-parallel",
-    "-n": "--nnodes",
-    "-r": "--node-rank",
-    "-sc": "--speculative-config",
-    "-cc": "--compilation-config",
-}
 _SECRET = re.compile(r"(?:^|[_-])(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
 _SECRET_IN_TEXT = re.compile(
     r"(?P<name>--[\w-]*(?:token|key|secret|password|passwd)(?=[=\s])|\b\w*(?:token|key|secret|password|passwd)(?==))"

@@ -84,6 +84,45 @@ _SPELLINGS = {
     "0.28": {"--kv-cache-memory-bytes": "--kv-cache-memory-bytes"},
     "0.32": {"--kv-cache-memory-bytes": "--kv-cache-memory-bytes"},
 }
+# The flags that people override, each with the one variable that spells it.
+HEAD_FLAGS = {"--host": "lane_api_host", "--port": "lane_port"}
+FLAT_FLAGS = {
+    "--served-model-name": "lane_served_model_name",
+    "--tensor-parallel-size": "lane_tensor_parallel_size",
+    "--pipeline-parallel-size": "lane_pipeline_parallel_size",
+    "--max-model-len": "lane_max_model_len",
+    "--max-num-seqs": "lane_max_num_seqs",
+    "--max-num-batched-tokens": "lane_max_num_batched_tokens",
+    "--gpu-memory-utilization": "lane_gpu_memory_utilization",
+    "--kv-cache-memory-bytes": "lane_kv_cache_memory_bytes",
+    "--kv-cache-dtype": "lane_kv_cache_dtype",
+}
+# Other spellings that engines know for them.
+SAME_FLAG = {"--kv-cache-memory": "--kv-cache-memory-bytes"}
+# What follows from the deployment, and where it comes from.
+DERIVED_FLAGS = {
+    "--nnodes": "it is lane_nodes",
+    "--node-rank": "it is the place of the host in its deployment's group",
+    "--master-addr": "it is the fabric address of rank 0",
+    "--master-port": "it is lane_master_port",
+    "--headless": "each rank but the first has it",
+    "--model": "it is lane_model.container_path",
+    "--api-key": "a secret: name VLLM_API_KEY in lane_secret_env",
+    "--hf-token": "a secret, and staging needs it, not the engine",
+    "--data-parallel-size": "ranks of one deployment serve one replica; a second replica is a second deployment",
+}
+# Short spellings of the engine, as its own parser knows them.
+SHORT = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-sc": "--speculative-config",
+    "-cc": "--compilation-config",
+}
 
 
 @functools.cache
@@ -109,3 +148,9 @@ def spellings(version: str) -> dict[str, str]:
         if version == start or version.startswith((f"{start}.", f"{start}+")):
             return own
     return {}
+
+
+def canonical_flag(flag: str) -> str:
+    """One spelling for the ways in which the engine accepts a flag (`--max_model_len`, `--kv-cache-memory`)."""
+    name = flag.replace("_", "-")
+    return SAME_FLAG.get(name, name)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.checks import PASS, WARN, Check, judged
-from ansible.module_utils.sparklanes.lanes import canonical_flag
+from ansible.module_utils.sparklanes.engine_flags import canonical_flag
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 # What a lane calls a library → the distributions that bring it. CUDA 12 and 13 have their own names; the CUTLASS DSL has parts.

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes import budget
-from ansible.module_utils.sparklanes.checks import Check
-from ansible.module_utils.sparklanes.lane_schema import Fault, as_checks
-from ansible.module_utils.sparklanes.lanes import canonical_flag, lookup
-from ansible.module_utils.sparklanes.trap_view import View
+from ansible.module_utils.sparklanes.checks import Check, Fault, as_checks
+from ansible.module_utils.sparklanes.engine_flags import canonical_flag
+from ansible.module_utils.sparklanes.lane_view import View
+from ansible.module_utils.sparklanes.lanes import lookup
 
 DAY = 86_400
 # Beyond these a value is a slip of the keyboard. With those of memory (budget.py) every number of a lane; a test compares.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check
+from ansible.module_utils.sparklanes.checks import Check, Fault, as_checks
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 PREFIX = "lane_"
@@ -225,16 +225,6 @@ _CONVERTERS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One thing wrong with the variables of a lane: a check that lacks its host."""
-
-    id: str
-    found: str
-    expected: str = ""
-    remedy: str = ""
-
-
 def resolve(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[dict[str, Any], list[Check]]:
     """The lane of one host, layers merged and defaults filled in, and what is wrong with its variables.
 
@@ -264,13 +254,6 @@ def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
                 text = f"{name} has a template that can't be filled in: {error}"
                 faults.append(Fault("LANE.TEMPLATES", text, "defined variables", "Define what it names, or correct it."))
     return given, faults
-
-
-def as_checks(faults: list[Fault], host: str, passes: Mapping[str, str]) -> list[Check]:
-    """The faults as failed checks of a host, and a pass for each id of `passes` without one."""
-    failed = [Check(fault.id, host, FAIL, fault.found, fault.expected, fault.remedy) for fault in faults]
-    ids = {fault.id for fault in faults}
-    return failed + [Check(id_, host, PASS, found) for id_, found in passes.items() if id_ not in ids]
 
 
 def _unknown_names(given: Mapping[str, Any], options: Schema) -> Iterator[Fault]:

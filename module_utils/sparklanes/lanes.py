@@ -10,49 +10,22 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, Fault, as_checks
+from ansible.module_utils.sparklanes.engine_flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
 from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
-from ansible.module_utils.sparklanes.lane_schema import SITE_FILE, Fault, as_checks
+from ansible.module_utils.sparklanes.lane_schema import SITE_FILE
+from ansible.module_utils.sparklanes.rank_spec import overlay_path
 from ansible.module_utils.sparklanes.suggest import did_you_mean
 
 SCHEMA = "sparklanes-rank/1"
-OVERLAY_ROOT = "/var/lib/sparklanes/overlays"
 JIT_ROOT = "/var/lib/sparklanes/jit"
 JIT_TARGET = "/jit"
 
-# The flags that people override, each with the one variable that spells it.
-HEAD_FLAGS = {"--host": "lane_api_host", "--port": "lane_port"}
-FLAT_FLAGS = {
-    "--served-model-name": "lane_served_model_name",
-    "--tensor-parallel-size": "lane_tensor_parallel_size",
-    "--pipeline-parallel-size": "lane_pipeline_parallel_size",
-    "--max-model-len": "lane_max_model_len",
-    "--max-num-seqs": "lane_max_num_seqs",
-    "--max-num-batched-tokens": "lane_max_num_batched_tokens",
-    "--gpu-memory-utilization": "lane_gpu_memory_utilization",
-    "--kv-cache-memory-bytes": "lane_kv_cache_memory_bytes",
-    "--kv-cache-dtype": "lane_kv_cache_dtype",
-}
-# Other spellings that engines know for them.
-SAME_FLAG = {"--kv-cache-memory": "--kv-cache-memory-bytes"}
-# What follows from the deployment, and where it comes from.
-DERIVED_FLAGS = {
-    "--nnodes": "it is lane_nodes",
-    "--node-rank": "it is the place of the host in its deployment's group",
-    "--master-addr": "it is the fabric address of rank 0",
-    "--master-port": "it is lane_master_port",
-    "--headless": "each rank but the first has it",
-    "--model": "it is lane_model.container_path",
-    "--api-key": "a secret: name VLLM_API_KEY in lane_secret_env",
-    "--hf-token": "a secret, and staging needs it, not the engine",
-    "--data-parallel-size": "ranks of one deployment serve one replica; a second replica is a second deployment",
-}
 # Environment that belongs to a host's fabric or to its rank: never in a lane.
 FABRIC_ENV = (
     *FABRIC_ONLY,
@@ -125,12 +98,6 @@ def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane)]
     checks: list[Check] = as_checks(faults, host, RULES)
     return checks
-
-
-def canonical_flag(flag: str) -> str:
-    """One spelling for the ways in which the engine accepts a flag (`--max_model_len`, `--kv-cache-memory`)."""
-    name = flag.replace("_", "-")
-    return SAME_FLAG.get(name, name)
 
 
 def _flag_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
@@ -534,11 +501,6 @@ def jit_cache(lane: Mapping[str, Any]) -> str:
     return f"{JIT_ROOT}/{named.rpartition(':')[2][:12]}/{lane['lane_id']}"
 
 
-def overlay_path(source: str, sha256: str | None) -> str:
-    """Where an overlay or extra lies on a Spark: by content, so that a release finds its own even after the lane changed."""
-    return f"{OVERLAY_ROOT}/{sha256 or 'unknown'}/{PurePosixPath(source).name}"
-
-
 def needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
     """What a lane refers to on a Spark: paths, and names of its image."""
     paths = [mount["source"] for mount in _mounts(lane)]
@@ -557,50 +519,6 @@ def archive_files(lane: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 # --- commands --------------------------------------------------------------------------------------------------
-
-
-def _create_options(spec: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    options = spec["options"]
-    # What staging did not bring is an error, not a reason to fetch something during a launch.
-    parts: list[tuple[str, ...]] = [("--name", spec["container"]), ("--pull", "never"), ("--restart", "no")]
-    parts += [("--label", f"{name}={value}") for name, value in spec["labels"].items()]
-    for key in ("network", "ipc", "shm_size", "memory", "memory_swap", "gpus"):
-        if options.get(key) is not None:
-            parts.append((f"--{key.replace('_', '-')}", str(options[key])))
-    for key, flag in (("ulimits", "--ulimit"), ("cap_add", "--cap-add"), ("devices", "--device")):
-        parts += [(flag, str(value)) for value in options.get(key) or []]
-    for mount in spec["mounts"]:
-        if mount.get("create"):  # -v makes a missing directory, --mount refuses: only a cache may start empty
-            parts.append(("--volume", f"{mount['source']}:{mount['target']}" + (":ro" if mount["read_only"] else "")))
-        else:
-            readonly = ",readonly" if mount["read_only"] else ""
-            parts.append(("--mount", f"type=bind,source={mount['source']},target={mount['target']}{readonly}"))
-    parts += [("--env", f"{name}={value}") for name, value in spec["env"].items()]
-    parts += [("--env", name) for name in spec["secret_env"]]
-    if spec.get("entrypoint"):
-        parts.append(("--entrypoint", str(spec["entrypoint"])))
-    return parts
-
-
-def docker_create_argv(spec: Mapping[str, Any]) -> list[str]:
-    """`docker create …` for a rank. Secrets are named only: Docker takes their values from its own environment."""
-    options = [word for part in _create_options(spec) for word in part]
-    return ["docker", "create", *options, spec["image"], *spec["command"]]
-
-
-def command_text(spec: Mapping[str, Any]) -> str:
-    """The same command for people, to paste into a shell on the Spark: an option or a flag a line."""
-    lines = ["docker create"]
-    lines += [shlex.join(part) for part in _create_options(spec)]
-    lines.append(shlex.quote(spec["image"]))
-    line: list[str] = []
-    for word in spec["command"]:
-        if word.startswith("--") and line:
-            lines.append(shlex.join(line))
-            line = []
-        line.append(word)
-    lines.append(shlex.join(line))
-    return " \\\n  ".join(lines)
 
 
 def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ BLOCK = 32 * 1024**2
 ENOUGH_BLOCKS = 200
 # Zones that ordinary allocations come from. DMA zones are kept for devices and hardly ever torn.
 ZONES = ("Normal", "Movable")
+# What CUDA calls the whole: 121.69 GiB on each published Spark (MemTotal 127,600,524 to 127,608,704 kB).
+SPARK_GIB = 121.69
 
 
 @dataclass(frozen=True)

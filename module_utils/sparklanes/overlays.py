@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible.module_utils.sparklanes.files import replacing
-from ansible.module_utils.sparklanes.lanes import OVERLAY_ROOT, overlay_path
+from ansible.module_utils.sparklanes.rank_spec import OVERLAY_ROOT, overlay_path
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 CHUNK = 1024**2

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.checks import Check
-from ansible.module_utils.sparklanes.lane_schema import Fault, as_checks
+from ansible.module_utils.sparklanes.checks import Check, Fault, as_checks
 
 RULES = {
     "RANK.ENV": "every variable has a value",

@@ -18,7 +18,7 @@ from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Contain
 from ansible.module_utils.sparklanes.files import LOG_ROOT, STATE_ROOT
 from ansible.module_utils.sparklanes.image_store import ImageStore
 from ansible.module_utils.sparklanes.jit_cache import measure
-from ansible.module_utils.sparklanes.lanes import docker_create_argv
+from ansible.module_utils.sparklanes.rank_spec import docker_create_argv
 from ansible.module_utils.sparklanes.releases import Store
 
 

@@ -10,7 +10,6 @@ is a failed row, never a gap.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,22 +17,11 @@ from ansible.module_utils.sparklanes import fabric_conf, fabric_reach, gpu, imag
 from ansible.module_utils.sparklanes.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.releases import DeploymentState, Transaction, refusal
+from ansible.module_utils.sparklanes.sizes import size_bytes
 
 GIB = 1024**3
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 Facts = Mapping[str, Any]
-
-
-def size_bytes(text: str | int | None) -> int:
-    """Docker's spelling of a size (`2g`, `64m`, `10gb`, 1024) in bytes; 0 for none."""
-    if text is None or text == "":
-        return 0
-    match = _SIZE.fullmatch(str(text).strip())
-    if not match or len(match["number"]) > 20:  # more digits than a size has
-        raise ValueError(f"size {text!r}: expected a number with an optional unit k, m, g or t")
-    return int(float(match["number"]) * _UNITS[match["unit"].lower()])
 
 
 def reachable(hosts: Sequence[str], facts: Mapping[str, Facts | None]) -> list[Check]:

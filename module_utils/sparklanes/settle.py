@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ansible.module_utils.sparklanes.budget import SPARK_GIB
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.consumers import Process
-from ansible.module_utils.sparklanes.memory import ENOUGH_BLOCKS, MemoryFacts, check_blocks, check_cma, gib
+from ansible.module_utils.sparklanes.memory import ENOUGH_BLOCKS, SPARK_GIB, MemoryFacts, check_blocks, check_cma, gib
 from ansible.module_utils.sparklanes.memory_verdict import Done, Verdict, verdict
 from ansible.module_utils.sparklanes.page_cache import GIB, WORTH_BYTES
 from ansible.module_utils.sparklanes.touch import Touch

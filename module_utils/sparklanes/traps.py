@@ -19,8 +19,9 @@ from ansible.module_utils.sparklanes import (
     traps_speculation,
 )
 from ansible.module_utils.sparklanes.checks import FAIL, PASS, SKIP, WARN, Check
+from ansible.module_utils.sparklanes.lane_view import View
 from ansible.module_utils.sparklanes.suggest import did_you_mean
-from ansible.module_utils.sparklanes.trap_view import NOTE, Rule, View
+from ansible.module_utils.sparklanes.trap_view import NOTE, Rule
 
 GROUPS: dict[str, list[Rule]] = {
     "Speculative decoding": traps_speculation.RULES,

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ansible.module_utils.sparklanes.lane_view import View, number
 from ansible.module_utils.sparklanes.suggest import did_you_mean
-from ansible.module_utils.sparklanes.trap_view import ADVISE, NOTE, REFUSE, Rules, View, number
+from ansible.module_utils.sparklanes.trap_view import ADVISE, NOTE, REFUSE, Rules
 
 RULES = Rules()
 

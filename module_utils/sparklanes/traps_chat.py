@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.trap_view import ADVISE, NOTE, REFUSE, Rules, View, mapping, number
+from ansible.module_utils.sparklanes.lane_view import View, mapping, number
+from ansible.module_utils.sparklanes.trap_view import ADVISE, NOTE, REFUSE, Rules
 
 RULES = Rules()
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible.module_utils.sparklanes import engine_flags
-from ansible.module_utils.sparklanes.lanes import canonical_flag
+from ansible.module_utils.sparklanes.engine_flags import canonical_flag
+from ansible.module_utils.sparklanes.lane_view import JSON_FLAGS, View, keys_within
 from ansible.module_utils.sparklanes.suggest import nearest
-from ansible.module_utils.sparklanes.trap_view import ADVISE, JSON_FLAGS, NOTE, REFUSE, Rules, View, keys_within
+from ansible.module_utils.sparklanes.trap_view import ADVISE, NOTE, REFUSE, Rules
 
 RULES = Rules()
 

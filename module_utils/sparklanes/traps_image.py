@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ansible.module_utils.sparklanes.trap_view import ADVISE, REFUSE, Rules, View
+from ansible.module_utils.sparklanes.lane_view import View
+from ansible.module_utils.sparklanes.trap_view import ADVISE, REFUSE, Rules
 
 RULES = Rules()
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ansible.module_utils.sparklanes.budget import SPARK_GIB
-from ansible.module_utils.sparklanes.readiness import size_bytes
-from ansible.module_utils.sparklanes.trap_view import ADVISE, REFUSE, Rules, View, number
+from ansible.module_utils.sparklanes.lane_view import View, number
+from ansible.module_utils.sparklanes.memory import SPARK_GIB
+from ansible.module_utils.sparklanes.sizes import size_bytes
+from ansible.module_utils.sparklanes.trap_view import ADVISE, REFUSE, Rules
 
 RULES = Rules()
 

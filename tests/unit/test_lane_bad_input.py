@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import lane_limits, lane_schema, lanes, rank_checks, traps
+from ansible.module_utils.sparklanes import lane_limits, lane_schema, lanes, rank_checks, rank_spec, traps
 from ansible.module_utils.sparklanes.budget import text as budget_text
 from ansible.module_utils.sparklanes.checks import STATUSES, Check, sentence
 from ansible.module_utils.sparklanes.lane_schema import Option
@@ -384,9 +384,9 @@ def render_or_refuse(variables: dict[str, Any]) -> None:
         except ValueError as error:  # a fact of the fabric that this Spark lacks: said, not shown as a traceback
             assert "lane_fabric_env" in str(error)  # noqa: PT017
             continue
-        argv = lanes.docker_create_argv(spec)
+        argv = rank_spec.docker_create_argv(spec)
         assert all(isinstance(word, str) for word in argv)
-        lanes.command_text(spec)
+        rank_spec.command_text(spec)
         lanes.describe(made, spec)
         assert json.loads(json.dumps(spec)) == spec
         if all(check.status == "pass" for check in rank_checks.rank_checks(spec)):

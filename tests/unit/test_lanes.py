@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import lane_schema, lanes
+from ansible.module_utils.sparklanes import lane_schema, lanes, rank_spec
 from ansible.module_utils.sparklanes.checks import Check
 from ansible.module_utils.sparklanes.suggest import did_you_mean, nearest
 from conftest import ROOT
@@ -555,7 +555,7 @@ def test_mounts_in_order_and_by_content() -> None:
         (f"/var/lib/sparklanes/overlays/{'d' * 64}/x.jinja", "/extras/x.jinja", True),
         ("/var/cache/x", "/cache", False),
     ]
-    argv = lanes.docker_create_argv(made)
+    argv = rank_spec.docker_create_argv(made)
     assert "type=bind,source=/srv/models/tiny,target=/models/tiny,readonly" in argv
     assert "/var/cache/x:/cache" in argv  # only -v makes the directory of a cache
 
@@ -568,7 +568,7 @@ def test_the_command_for_docker() -> None:
             "cap_add": ["IPC_LOCK"], "devices": ["/dev/infiniband:/dev/infiniband"], "entrypoint": "vllm", "command_prefix": ["serve"],
         },
     )  # fmt: skip
-    argv = lanes.docker_create_argv(made)
+    argv = rank_spec.docker_create_argv(made)
     assert argv[:2] == ["docker", "create"]
     text = shlex.join(argv)
     for part in (
@@ -593,16 +593,16 @@ def test_the_command_for_docker() -> None:
     assert "--rm" not in argv
     assert not any(word.startswith("VLLM_API_KEY=") for word in argv)
     # Options that a lane leaves out are not there at all.
-    assert not {"--memory", "--shm-size", "--gpus", "--entrypoint"} & set(lanes.docker_create_argv(spec()))
+    assert not {"--memory", "--shm-size", "--gpus", "--entrypoint"} & set(rank_spec.docker_create_argv(spec()))
 
 
 def test_the_text_for_people_is_the_same_command() -> None:
     """A real shell reads it, with values that shells like to misread."""
     env = {"A": "$(id) `id` $HOME", "B": 'it\'s "quoted"', "C": "two\nlines", "D": "ends in \\\n", "E": "*~#!&;|<>"}
     made = {**spec(lane_engine_args={"--json": {"k": "a b"}}), "env": env}
-    shell = f"docker() {{ printf '%s\\0' docker \"$@\"; }}; {lanes.command_text(made)}"
+    shell = f"docker() {{ printf '%s\\0' docker \"$@\"; }}; {rank_spec.command_text(made)}"
     said = subprocess.run(["bash", "-c", shell], capture_output=True, check=True, text=True).stdout
-    assert said.split("\0")[:-1] == lanes.docker_create_argv(made)
+    assert said.split("\0")[:-1] == rank_spec.docker_create_argv(made)
 
 
 def test_what_stands_above_a_command() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import docker_commands
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import drift, lanes, traps
+from ansible.module_utils.sparklanes import drift, engine_flags, lanes, traps
 from ansible.module_utils.sparklanes.fabric_names import FABRIC_ONLY
 from conftest import FIXTURES, ROOT
 from lane_files import ALL, SHIPPED, resolved
@@ -220,10 +220,10 @@ def test_files_that_are_recorded_as_bad_are_known_to_the_lane(lane: str) -> None
 def test_flags_are_spelled_as_this_engine_knows_them(lane: str) -> None:
     """The comparison above takes spellings for one another; forks do not (--kv-cache-memory, --kv-cache-memory-bytes)."""
     words = ours(lane, len(addresses(lane)) - 1)["command"]
-    spelled = {lanes.canonical_flag(word): word for word in words if re.match(r"--[a-z]", word)}
+    spelled = {engine_flags.canonical_flag(word): word for word in words if re.match(r"--[a-z]", word)}
     for flag in FACTS[lane]["engine_args"]:
         if flag.startswith("--"):
-            assert spelled.get(lanes.canonical_flag(flag), flag) == flag
+            assert spelled.get(engine_flags.canonical_flag(flag), flag) == flag
 
 
 @pytest.mark.parametrize("lane", [lane for lane in SHIPPED if isinstance(FACTS[lane].get("container"), dict)])

@@ -10,7 +10,7 @@ import overlay_stage
 import pytest
 import sparklanes as filters
 from ansible.errors import AnsibleFilterError
-from ansible.module_utils.sparklanes import lanes, overlays
+from ansible.module_utils.sparklanes import overlays, rank_spec
 from ansible.module_utils.sparklanes.overlays import OverlayFile
 from conftest import RunModule
 
@@ -52,7 +52,7 @@ def planned(project: Path, **kernel: Any) -> list[dict[str, Any]]:
 def test_a_mount_is_where_the_rendered_rank_looks_for_it() -> None:
     file = OverlayFile("dcp/scheduler.py", sha(KERNEL), "/x/scheduler.py")
     assert file.mount() == {
-        "source": lanes.overlay_path(file.source, file.sha256),
+        "source": rank_spec.overlay_path(file.source, file.sha256),
         "target": "/x/scheduler.py",
         "read_only": True,
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import readiness_info
-from ansible.module_utils.sparklanes import containers, fabric_reach, readiness
+from ansible.module_utils.sparklanes import containers, fabric_reach, readiness, sizes
 from ansible.module_utils.sparklanes.checks import Check, verdict
 from ansible.module_utils.sparklanes.listeners import parse_ss
 from conftest import FIXTURES
@@ -288,12 +288,12 @@ def test_listeners_without_owner_and_of_another_shape() -> None:
     [("2g", 2 * GIB), ("64m", 64 * 1024**2), ("10gb", 10 * GIB), ("1.5 GiB", GIB * 3 // 2), (1024, 1024), (None, 0)],
 )
 def test_sizes(text: Any, size: int) -> None:
-    assert readiness.size_bytes(text) == size
+    assert sizes.size_bytes(text) == size
 
 
 def test_a_size_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="two gig"):
-        readiness.size_bytes("two gig")
+        sizes.size_bytes("two gig")
 
 
 def test_inspect_tells_ours_from_others() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes import engine_flags, lane_schema, lanes, trap_view, traps, traps_chat
+from ansible.module_utils.sparklanes import engine_flags, lane_schema, lane_view, trap_view, traps, traps_chat
 from ansible.module_utils.sparklanes.checks import Check
 from conftest import ROOT
 
@@ -391,7 +391,7 @@ def resolve(base: str, more: Lane) -> Lane:
 
 
 def found(base: str, more: Lane, id: str) -> list[str]:
-    return list(traps.BY_ID[id].find(trap_view.View(resolve(base, more))))
+    return list(traps.BY_ID[id].find(lane_view.View(resolve(base, more))))
 
 
 TRIPS = [(id, base, more) for id, (trips, _) in CASES.items() for base, more in trips]
@@ -471,7 +471,7 @@ def test_notes_are_no_checks() -> None:
 
 
 def test_dotted_flags_and_shorthands_are_read_as_the_json_that_they_belong_to() -> None:
-    view = trap_view.View(
+    view = lane_view.View(
         resolve(
             "flash",
             {
@@ -491,7 +491,13 @@ def test_dotted_flags_and_shorthands_are_read_as_the_json_that_they_belong_to() 
 
 def test_flags_of_the_engine() -> None:
     assert len(engine_flags.names()) > 350
-    for flag in (*lanes.FLAT_FLAGS, *lanes.HEAD_FLAGS, "--kv-cache-memory", "--no-enable-prefix-caching", "--headless"):
+    for flag in (
+        *engine_flags.FLAT_FLAGS,
+        *engine_flags.HEAD_FLAGS,
+        "--kv-cache-memory",
+        "--no-enable-prefix-caching",
+        "--headless",
+    ):
         assert engine_flags.known(flag), flag
     assert engine_flags.spellings("0.1.dev20051+g487ecf187") == {"--kv-cache-memory-bytes": "--kv-cache-memory"}
     assert engine_flags.spellings("0.1.dev200512") == {}

@@ -7,6 +7,8 @@ All in one file, because this is the place that lets plugins find our package, a
 To add one: write the function below, with its imports, and name it in `FilterModule.filters`.
 """
 
+# ruff: noqa: E402 - imports of our package follow the lines that let it be found
+
 from __future__ import annotations
 
 import functools
@@ -29,34 +31,31 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     # Ansible's setting module_utils serves modules only; plugins find our package by this.
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes import (  # noqa: E402
-    archiving,
-    bandwidth,
-    budget,
-    capacity,
-    controller,
-    deployments,
-    drift,
-    fabric_reach,
-    gates,
-    gpu_health,
-    host_gates,
-    lane_schema,
-    lanes,
-    overlays,
-    preflight,
-    pruning,
-    rank_checks,
-    rank_spec,
-    teacher_forcing,
-    teacher_forcing_run,
-    traps,
-    weights,
-)
-from ansible.module_utils.sparklanes.checks import Check, failures, sentence, table, verdict  # noqa: E402
-from ansible.module_utils.sparklanes.new_lane import new_lane  # noqa: E402
-from ansible.module_utils.sparklanes.suggest import did_you_mean  # noqa: E402
-from ansible.module_utils.sparklanes.teacher_forcing_bank import make_bank  # noqa: E402
+from ansible.module_utils.sparklanes.common.checks import Check, failures, sentence, table, verdict
+from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.fabric import bandwidth
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
+from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
+from ansible.module_utils.sparklanes.gates import launch as gates_launch
+from ansible.module_utils.sparklanes.gates import preflight
+from ansible.module_utils.sparklanes.gpu import health as gpu_health
+from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
+from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane.catalogue import new_lane
+from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
+from ansible.module_utils.sparklanes.quality.teacher_forcing import score as teacher_forcing_score
+from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
+from ansible.module_utils.sparklanes.rank import checks as rank_checks
+from ansible.module_utils.sparklanes.rank import drift, overlays
+from ansible.module_utils.sparklanes.rank import spec as rank_spec
+from ansible.module_utils.sparklanes.release import archive as release_archive
+from ansible.module_utils.sparklanes.release import controller
+from ansible.module_utils.sparklanes.release import prune as release_prune
+from ansible.module_utils.sparklanes.traps import rules as traps_rules
+from ansible.module_utils.sparklanes.weights.chain import order as chain_order
 
 HostVars = Mapping[str, Mapping[str, Any]]
 Given = str | Mapping[str, Any]
@@ -81,7 +80,7 @@ def lane_of(hostvars: HostVars, host: str) -> dict[str, Any]:
 
 
 def deployment_of(hostvars: HostVars, host: str) -> str:
-    return str(hostvars[host].get("deployment") or deployments.DEFAULT)
+    return str(hostvars[host].get("deployment") or gates_deployments.DEFAULT)
 
 
 def fabric_of(hostvars: HostVars, host: str) -> dict[str, Any]:
@@ -98,8 +97,8 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
     hosts = list(groups[deployment])
     fabrics = {name: fabric_of(hostvars, name) for name in hosts}
     try:
-        rank = deployments.rank_of(host, hosts)
-        spec: dict[str, Any] = lanes.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
+        rank = gates_deployments.rank_of(host, hosts)
+        spec: dict[str, Any] = lane_render.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
     wrong = failures(rank_checks.rank_checks(spec))
@@ -111,10 +110,10 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
 def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     """The command of a rank for people, with what they should know above it."""
     spec, lane = lane_rank_spec(hostvars, host, groups), lane_of(hostvars, host)
-    lines = lanes.describe(lane, spec).splitlines()
+    lines = lane_render.describe(lane, spec).splitlines()
     if spec["rank"] == 0:
-        fits = ["", "What fits:", *capacity.text(lane), "", "Memory of the worst rank:", *budget.text(lane)]
-        known = traps.notes(lane)
+        fits = ["", "What fits:", *lane_capacity.text(lane), "", "Memory of the worst rank:", *budget.text(lane)]
+        known = traps_rules.notes(lane)
         lines += [f"# {line}".rstrip() for line in [*fits, *(["", "Good to know:", *known] if known else [])]]
     return "\n".join([*lines, rank_spec.command_text(spec)])
 
@@ -127,7 +126,7 @@ def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapp
 
 def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
     """The file of lane `name`, begun from that of `parent` in the first of these folders that has one."""
-    known = lanes.known_lanes(map(Path, folders))
+    known = lane_render.known_lanes(map(Path, folders))
     files = [path for folder in folders if (path := Path(folder) / f"lane_{parent}.yml").is_file()]
     if not files:
         raise AnsibleFilterError(f"there is no lane {parent}. {did_you_mean(parent, known)} Known: {', '.join(known)}")
@@ -153,7 +152,7 @@ def lane_preflight(
         folders.append((source if source.is_dir() else source.parent) / "group_vars")
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
-    known, shared = lanes.known_lanes(folders), lanes.known_shared(folders)
+    known, shared = lane_render.known_lanes(folders), lane_render.known_shared(folders)
     inline = inline_variables(hostvars)
     checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared)
     return [check.to_dict() for check in checks]
@@ -203,50 +202,50 @@ def overlay_plan(
 
 def lane_jit_cache(lane: Mapping[str, Any]) -> str:
     """Folder of a lane's compiled kernels on a Spark, empty where it keeps none."""
-    return lanes.jit_cache(lane)
+    return lane_render.jit_cache(lane)
 
 
 def lane_archive_files(lane: Mapping[str, Any]) -> list[dict[str, str]]:
     """Overlays and extras of a lane with their names in an archive and their places on a Spark."""
-    return lanes.archive_files(lane)
+    return lane_render.archive_files(lane)
 
 
 def lane_restore_lines(archived: Mapping[str, Any]) -> str:
     """What a site writes to use an archive. `archived`: the result of lane_archive's job."""
-    return archiving.restore_lines(archived["folder"], archived["image"], archived["image_sha256"])
+    return release_archive.restore_lines(archived["folder"], archived["image"], archived["image_sha256"])
 
 
 def lane_needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
     """Paths and images that the chosen lane needs on a Spark; nothing without a lane."""
-    return lanes.needs(lane) if lane else {"paths": [], "images": []}
+    return lane_render.needs(lane) if lane else {"paths": [], "images": []}
 
 
 def gate_images(registered: Mapping[str, Any], lanes_: Mapping[str, Any], specs: Mapping[str, Any]) -> list[dict[str, str]]:
     """Whether the image holds what the lane says it does."""
-    return gates.images(registered, lanes_, specs)
+    return gates_launch.images(registered, lanes_, specs)
 
 
 def gate_a(
-    registered: gates.Facts,
-    specs: gates.Facts,
-    staging: gates.Facts,
-    fabrics: gates.Facts,
+    registered: gates_launch.Facts,
+    specs: gates_launch.Facts,
+    staging: gates_launch.Facts,
+    fabrics: gates_launch.Facts,
     transaction: str,
     break_lock: bool = False,
     forget_deaths: bool = False,
 ) -> list[dict[str, str]]:
-    return gates.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
+    return gates_launch.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
 
 
 def hosts_kept(
-    registered: gates.Facts,
-    lanes_settings: gates.Facts,
+    registered: gates_launch.Facts,
+    lanes_settings: gates_launch.Facts,
     fatal: Sequence[str],
-    swappiness: gates.Facts | None = None,
+    swappiness: gates_launch.Facts | None = None,
     launch: bool = False,
 ) -> list[dict[str, str]]:
     try:
-        return host_gates.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness, bool(launch))
+        return gates_hosts.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness, bool(launch))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
 
@@ -261,17 +260,17 @@ def health(hostvars: HostVars, hosts: Sequence[str], fatal: Sequence[str]) -> li
             **{part: known.get(f"health_{part}") or {} for part in ("readiness", "host", "memory")},
             "roce": known.get("__roce_found") or {},
             "fabric": fabric_of(hostvars, host),
-            "lane": {name: known[name] for name in host_gates.LANE_SETTINGS if name in known} if lane else {},
-            "other_lane": gates.other_lane(readiness, lane),
+            "lane": {name: known[name] for name in gates_hosts.LANE_SETTINGS if name in known} if lane else {},
+            "other_lane": gates_launch.other_lane(readiness, lane),
         }
     try:
-        return host_gates.health(looks, time.time(), list(fatal))
+        return gates_hosts.health(looks, time.time(), list(fatal))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
 
 
-def before_reboot(registered: gates.Facts, deployment: str, transaction: str) -> list[dict[str, str]]:
-    return host_gates.before_reboot(registered, str(deployment), str(transaction), time.time())
+def before_reboot(registered: gates_launch.Facts, deployment: str, transaction: str) -> list[dict[str, str]]:
+    return gates_hosts.before_reboot(registered, str(deployment), str(transaction), time.time())
 
 
 def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> str:
@@ -293,7 +292,7 @@ def read_given(data: Given, what: str) -> Mapping[str, Any]:
     """A bank or record, or the path of a file that holds it on the controller: they are megabytes."""
     if isinstance(data, str):
         try:
-            data = teacher_forcing_run.load(str(data))
+            data = teacher_forcing_score.load(str(data))
         except (OSError, ValueError) as error:
             raise AnsibleFilterError(f"the {what} {data} can't be read: {error}") from error
     if not isinstance(data, Mapping):
@@ -310,7 +309,7 @@ def teacher_forcing_judge(
 ) -> dict[str, Any]:
     """The verdict on a record: verdict (pass, fail, invalid), reason, checks, statistics, report (lines for a person)."""
     try:
-        made = teacher_forcing.judge(
+        made = judging.judge(
             read_given(bank, "bank"),
             read_given(record, "record"),
             lane_schema.plain(limits),
@@ -319,7 +318,7 @@ def teacher_forcing_judge(
         )
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleFilterError(f"teacher forcing could not be judged: {type(error).__name__}: {error}") from error
-    return {**made.to_dict(), "report": teacher_forcing.report(made).splitlines()}
+    return {**made.to_dict(), "report": judging.report(made).splitlines()}
 
 
 def teacher_forcing_bank(
@@ -330,10 +329,12 @@ def teacher_forcing_bank(
         made = make_bank(
             [read_given(record, "record") for record in records], lane_schema.plain(engine), lane_schema.plain(limits)
         )
-        noise = teacher_forcing.floor_report(made)
+        noise = judging.floor_report(made)
     except (ValueError, KeyError) as error:
         raise AnsibleFilterError(f"no bank can be made: {error}") from error
-    return {**noise, "path": str(path), "bytes": teacher_forcing_run.dump(str(path), made)} if path else {**made, "noise": noise}
+    return (
+        {**noise, "path": str(path), "bytes": teacher_forcing_score.dump(str(path), made)} if path else {**made, "noise": noise}
+    )
 
 
 def teacher_forcing_source(folder: str) -> dict[str, Any]:
@@ -371,51 +372,51 @@ class FilterModule:
             "lane_rank_text": lane_rank_text,
             "new_lane_text": new_lane_text,
             "overlay_plan": overlay_plan,
-            "sparklanes_after_reboot": host_gates.after_reboot,
+            "sparklanes_after_reboot": gates_hosts.after_reboot,
             "sparklanes_before_reboot": before_reboot,
-            "sparklanes_bandwidth_checks": gates.bandwidth_checks,
+            "sparklanes_bandwidth_checks": gates_launch.bandwidth_checks,
             "sparklanes_bandwidth_plan": bandwidth.plan,
             "sparklanes_bandwidth_unfit": bandwidth.unfit,
-            "sparklanes_idle": gates.idle,
-            "sparklanes_borrowed": weights.borrowed,
-            "sparklanes_budgets": gates.budgets,
-            "sparklanes_chain_order": weights.chain_order,
-            "sparklanes_chain_peers": weights.chain_peers,
-            "sparklanes_complete_on": weights.complete_on,
+            "sparklanes_idle": gates_launch.idle,
+            "sparklanes_borrowed": chain_order.borrowed,
+            "sparklanes_budgets": gates_launch.budgets,
+            "sparklanes_chain_order": chain_order.chain_order,
+            "sparklanes_chain_peers": chain_order.chain_peers,
+            "sparklanes_complete_on": chain_order.complete_on,
             "sparklanes_fabric_plans": fabric_reach.plans,
-            "sparklanes_fabric_addresses": weights.fabric_addresses,
+            "sparklanes_fabric_addresses": chain_order.fabric_addresses,
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_images": gate_images,
             "lane_archive_files": lane_archive_files,
             "lane_jit_cache": lane_jit_cache,
             "lane_needs": lane_needs,
             "lane_restore_lines": lane_restore_lines,
-            "prune_table": pruning.table,
-            "sparklanes_gate_b": gates.gate_b,
+            "prune_table": release_prune.table,
+            "sparklanes_gate_b": gates_launch.gate_b,
             "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_health": health,
             "sparklanes_hosts_kept": hosts_kept,
-            "sparklanes_identities": gates.identities,
-            "sparklanes_management_addresses": weights.management_addresses,
-            "sparklanes_models": weights.models,
+            "sparklanes_identities": gates_launch.identities,
+            "sparklanes_management_addresses": chain_order.management_addresses,
+            "sparklanes_models": chain_order.models,
             "sparklanes_one_time_secret": one_time_secret,
-            "sparklanes_network_plan": gates.network_plan,
-            "sparklanes_network_probes": gates.network_probes,
-            "sparklanes_network_proof": gates.network_proof,
-            "sparklanes_other_lane": gates.other_lane,
-            "sparklanes_ranks_alive": gates.ranks_alive,
-            "sparklanes_rails_kept": host_gates.rails_kept,
-            "sparklanes_reach": gates.reach,
-            "sparklanes_reason": gates.reason,
-            "sparklanes_release_id": gates.release_id,
-            "sparklanes_restore": gates.what_to_restore,
-            "sparklanes_serves": gates.serves,
-            "sparklanes_staging": gates.staging_of,
-            "sparklanes_status": gates.status_lines,
+            "sparklanes_network_plan": gates_launch.network_plan,
+            "sparklanes_network_probes": gates_launch.network_probes,
+            "sparklanes_network_proof": gates_launch.network_proof,
+            "sparklanes_other_lane": gates_launch.other_lane,
+            "sparklanes_ranks_alive": gates_launch.ranks_alive,
+            "sparklanes_rails_kept": gates_hosts.rails_kept,
+            "sparklanes_reach": gates_launch.reach,
+            "sparklanes_reason": gates_launch.reason,
+            "sparklanes_release_id": gates_launch.release_id,
+            "sparklanes_restore": gates_launch.what_to_restore,
+            "sparklanes_serves": gates_launch.serves,
+            "sparklanes_staging": gates_launch.staging_of,
+            "sparklanes_status": gates_launch.status_lines,
             "sparklanes_transaction_id": transaction_id,
-            "sparklanes_weights_lack": weights.lack,
-            "sparklanes_weights_servers": weights.servers,
-            "sparklanes_weights_table": weights.table,
+            "sparklanes_weights_lack": chain_order.lack,
+            "sparklanes_weights_servers": chain_order.servers,
+            "sparklanes_weights_table": chain_order.table,
             "teacher_forcing_bank": teacher_forcing_bank,
             "teacher_forcing_judge": teacher_forcing_judge,
             "teacher_forcing_source": teacher_forcing_source,

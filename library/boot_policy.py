@@ -55,9 +55,11 @@ report:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import after_boot, engine_boots
-from ansible.module_utils.sparklanes.files import as_json, read_json, write_atomically
-from ansible.module_utils.sparklanes.host_edits import HostEdits
+from ansible.module_utils.sparklanes.common.files import as_json, read_json, write_atomically
+from ansible.module_utils.sparklanes.host import boots as host_boots
+from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.jobs.payload import archive
+from ansible.module_utils.sparklanes.rank import after_boot
 
 UNIT = "sparklanes-boot.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -71,13 +73,13 @@ class BootPolicy(HostEdits):
         if self.module.params["policy"] == "absent":
             self.remove()
             return
-        program = after_boot.archive()
+        program = archive("rank.after_boot")
         place = self.at(PROGRAM)
         if (not place.exists() or place.read_bytes() != program) and self.note(f"Write {PROGRAM}", "", f"{PROGRAM}\n"):
             write_atomically(place, program, 0o644)
         known = read_json(self.at(after_boot.SETTINGS)) or {}
         # Until the next boot there is nothing that the unit could have reported.
-        since = known.get("since") or engine_boots.boot_id(self.root)
+        since = known.get("since") or host_boots.boot_id(self.root)
         self.write(after_boot.SETTINGS, as_json({"policy": self.module.params["policy"], "since": since}))
         self.write(UNIT_PATH, self.module.params["unit"])
         rc, out, _ = self.ask("systemctl", "is-enabled", UNIT)

@@ -69,10 +69,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import image_probe
-from ansible.module_utils.sparklanes.containers import DockerError
-from ansible.module_utils.sparklanes.image_store import Found, ImageStore
-from ansible.module_utils.sparklanes.page_cache import parse_meminfo
+from ansible.module_utils.sparklanes.docker import probe as docker_probe
+from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.docker.store import Found, ImageStore
+from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
 
 class Probe:
@@ -96,9 +96,9 @@ class Probe:
 
     def container(self, name: str, entrypoint: str, *words: str) -> tuple[int, str, str]:
         limit = str(self.module.params["timeout_seconds"])
-        argv = ["timeout", "--signal=TERM", "--kill-after=30", limit, "docker", "run", "--rm", "--label", image_probe.LABEL]
+        argv = ["timeout", "--signal=TERM", "--kill-after=30", limit, "docker", "run", "--rm", "--label", docker_probe.LABEL]
         result: tuple[int, str, str] = self.module.run_command(
-            [*argv, *image_probe.LIMITS, "--entrypoint", entrypoint, name, *words]
+            [*argv, *docker_probe.LIMITS, "--entrypoint", entrypoint, name, *words]
         )
         return result
 
@@ -106,9 +106,9 @@ class Probe:
         probe = dict(known)
         if "packages" not in probe:
             probe["entrypoint"] = self.entrypoint(found.name)
-            code, out, err = self.container(found.name, "python3", "-c", image_probe.VERSIONS_PROGRAM)
+            code, out, err = self.container(found.name, "python3", "-c", docker_probe.VERSIONS_PROGRAM)
             try:
-                probe |= image_probe.parse_versions(out)
+                probe |= docker_probe.parse_versions(out)
                 probe.pop("error", None)
             except ValueError as error:
                 probe["error"] = f"{error} (exit {code}): {(err or out).strip()[-300:]}"
@@ -120,13 +120,13 @@ class Probe:
         code, out, err = self.module.run_command(["docker", "image", "inspect", name])
         if code != 0:
             raise DockerError(f"docker image inspect {name}: {err.strip()}")
-        words: list[str] = image_probe.parse_entrypoint(out)
+        words: list[str] = docker_probe.parse_entrypoint(out)
         return words
 
     def flags(self, name: str) -> dict[str, Any]:
         available = parse_meminfo(Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")).get("MemAvailable", 0)
-        if available < image_probe.HELP_BYTES:
-            need = image_probe.HELP_BYTES / 2**30
+        if available < docker_probe.HELP_BYTES:
+            need = docker_probe.HELP_BYTES / 2**30
             return {
                 "flags": [],
                 "flags_error": f"not asked: {available / 2**30:.1f} GiB of memory available, expected {need:.0f}",
@@ -134,7 +134,7 @@ class Probe:
         said = ""
         for words in (["serve", "--help=all"], ["serve", "--help"]):  # older engines know no =all, and then show everything
             code, out, err = self.container(name, "vllm", *words)
-            flags = image_probe.parse_flags(out)
+            flags = docker_probe.parse_flags(out)
             if code == 0 and "--tensor-parallel-size" in flags:
                 return {"flags": flags, "flags_error": ""}
             said = f"vllm {' '.join(words)} ended with {code}: {(err or out).strip()[-300:]}"

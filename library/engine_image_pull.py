@@ -163,12 +163,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import images
-from ansible.module_utils.sparklanes.checks import failures, sentence
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.image_archive import ArchiveError, guarding_memory, load, refuse_without_room
-from ansible.module_utils.sparklanes.image_registry import client_certificates
-from ansible.module_utils.sparklanes.image_store import Found, ImageStore, store_of
+from ansible.module_utils.sparklanes.common.checks import failures, sentence
+from ansible.module_utils.sparklanes.docker import images as docker_images
+from ansible.module_utils.sparklanes.docker.archive import ArchiveError, guarding_memory, load, refuse_without_room
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.registry import client_certificates
+from ansible.module_utils.sparklanes.docker.store import Found, ImageStore, store_of
 
 OPTIONS: dict[str, Any] = {
     "repository": {"type": "str", "required": True},
@@ -204,7 +204,7 @@ class EngineImage:
         self.params = module.params
         self.host: str = self.params["host"]
         self.ids: list[str] = self.params["ids"]
-        self.reference = images.Reference(self.params["repository"], self.params["digest"], tuple(self.ids))
+        self.reference = docker_images.Reference(self.params["repository"], self.params["digest"], tuple(self.ids))
         self.docker = Docker(module.run_command)
         self.images = ImageStore(module.run_command, self.params["images_dir"])
         self.actions: list[str] = []
@@ -219,7 +219,7 @@ class EngineImage:
 
     def instead(self) -> str:
         rows = self.docker.call("image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}")
-        return str(images.others(self.reference, images.parse_list(rows)))
+        return str(docker_images.others(self.reference, docker_images.parse_list(rows)))
 
     # The three ways in which an image comes
 
@@ -249,13 +249,13 @@ class EngineImage:
             rc, out, err = self.module.run_command(["docker", "pull", "--quiet", name])
         if rc != 0:
             told = (err or out).strip()
-            self.fail(f"{name} could not be pulled: {told} → {images.explain(told)}. {self.instead()}".rstrip())
+            self.fail(f"{name} could not be pulled: {told} → {docker_images.explain(told)}. {self.instead()}".rstrip())
 
     def remote_bytes(self, name: str) -> int:
         """Packed size of an image in its registry, the least that it takes here; 0 where the registry doesn't tell."""
         for _ in range(2):  # the second time what an index names
             rc, out, _err = self.module.run_command(["docker", "manifest", "inspect", name])
-            told = images.parse_manifest(out, os.uname().machine) if rc == 0 else None
+            told = docker_images.parse_manifest(out, os.uname().machine) if rc == 0 else None
             if isinstance(told, int):
                 return told
             if told is None:
@@ -296,7 +296,7 @@ class EngineImage:
         wanted = {self.reference.digest, *self.ids} - {""}
         for name in loaded:
             image = self.images.inspect(name)
-            if image is not None and any(images.known_by(image, digest, self.ids) for digest in wanted):
+            if image is not None and any(docker_images.known_by(image, digest, self.ids) for digest in wanted):
                 return
         self.fail(
             f"{path} holds {', '.join(loaded) or 'no image'}, and none of it is {self.reference}. It is the archive that the lane names "
@@ -311,7 +311,7 @@ class EngineImage:
             )
 
     def run(self) -> dict[str, Any]:
-        wrong = images.problems(self.reference.repository, self.reference.digest, self.ids)
+        wrong = docker_images.problems(self.reference.repository, self.reference.digest, self.ids)
         if wrong:
             self.fail("; ".join(wrong))
         if not shutil.which("docker"):
@@ -335,7 +335,11 @@ class EngineImage:
                 self.fail(
                     f"{self.reference} was pulled and is not here; Docker's image store is damaged. Look at `journalctl -u docker`"
                 )
-        made = images.judge(self.host, found.image, str(self.reference), os.uname().machine, found.how, self.ids) if found else []
+        made = (
+            docker_images.judge(self.host, found.image, str(self.reference), os.uname().machine, found.how, self.ids)
+            if found
+            else []
+        )
         bad = failures(made)
         if bad:
             self.fail("; ".join(sentence(check).removeprefix(f"{self.host} ") for check in bad))
@@ -361,7 +365,7 @@ def main() -> None:
     try:
         result = image.run()
     except (DockerError, ValueError) as error:
-        module.fail_json(msg=f"{image.host}: {error} → {images.explain(str(error))}", actions=image.actions)
+        module.fail_json(msg=f"{image.host}: {error} → {docker_images.explain(str(error))}", actions=image.actions)
     except OSError as error:
         module.fail_json(msg=f"{image.host}: {error.filename or ''}: {error.strerror or error}", actions=image.actions)
     module.exit_json(actions=image.actions, **result)

@@ -96,8 +96,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.checks import FAIL, PASS, Check, failures, sentence, verdict
-from ansible.module_utils.sparklanes.engine_api import (
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, Check, failures, sentence, verdict
+from ansible.module_utils.sparklanes.engine.api import (
     BROKEN,
     NAN,
     REFUSED,
@@ -108,7 +108,7 @@ from ansible.module_utils.sparklanes.engine_api import (
     parse_chat,
     parse_completion,
 )
-from ansible.module_utils.sparklanes.metrics import engine_metrics
+from ansible.module_utils.sparklanes.engine.metrics import engine_metrics
 
 PROMPT = "The lighthouse keeper wrote in his diary that"
 MESSAGES = [{"role": "user", "content": "Answer in one short sentence: what is a lighthouse for?"}]

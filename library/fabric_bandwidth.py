@@ -108,8 +108,8 @@ import time
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import bandwidth
-from ansible.module_utils.sparklanes.listeners import parse_ss
+from ansible.module_utils.sparklanes.fabric import bandwidth
+from ansible.module_utils.sparklanes.host.listeners import parse_ss
 
 LISTEN_SECONDS = 15.0
 

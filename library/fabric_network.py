@@ -139,8 +139,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import fabric_reach, netplan, network_trial, units
-from ansible.module_utils.sparklanes.files import write_atomically
+from ansible.module_utils.sparklanes.common.files import write_atomically
+from ansible.module_utils.sparklanes.fabric import netplan
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
+from ansible.module_utils.sparklanes.host import units as host_units
 
 APPLY_SECONDS = 60
 
@@ -152,7 +155,7 @@ class Network:
         self.root = Path(self.params["root"])
         self.etc = self.root / "etc/netplan" / self.name
         self.trial = self.root / "run/netplan" / self.name
-        self.before = self.root / network_trial.KEPT / f"{self.name}.before"
+        self.before = self.root / fabric_trial.KEPT / f"{self.name}.before"
         self.actions: list[str] = []
 
     def fail(self, message: str) -> NoReturn:
@@ -193,7 +196,7 @@ class Network:
                 self.actions.append("The same trial is in force already")
                 return {"changed": False, "diff": diff}
             self.fail(
-                f"Another trial of {self.name} is in force on this Spark, until its timer {network_trial.TIMER} takes it back. Wait for it"
+                f"Another trial of {self.name} is in force on this Spark, until its timer {fabric_trial.TIMER} takes it back. Wait for it"
             )
         if not shutil.which("netplan"):
             self.fail("netplan is not installed on this Spark: its network is not netplan's to say")
@@ -206,17 +209,17 @@ class Network:
         return {"changed": True, "diff": diff}
 
     def is_live(self) -> bool:
-        found: bool = network_trial.live(self.addresses(), self.params["interfaces"], self.params["mtu"])
+        found: bool = fabric_trial.live(self.addresses(), self.params["interfaces"], self.params["mtu"])
         return found
 
     def addresses(self) -> dict[str, dict[str, Any]]:
         rc, out, _ = self.module.run_command(["ip", "-j", "addr", "show"])
-        found: dict[str, dict[str, Any]] = network_trial.parse_ip(out if rc == 0 else "")
+        found: dict[str, dict[str, Any]] = fabric_trial.parse_ip(out if rc == 0 else "")
         return found
 
     def armed(self) -> bool:
-        _, text, _ = self.module.run_command(["systemctl", "show", f"{network_trial.TIMER}.timer", "--property=ActiveState"])
-        return bool(units.parse_show(text).get("ActiveState") == "active")
+        _, text, _ = self.module.run_command(["systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState"])
+        return bool(host_units.parse_show(text).get("ActiveState") == "active")
 
     def validate(self, text: str) -> None:
         """`netplan generate` of all files that will count, below a root of its own."""
@@ -239,16 +242,16 @@ class Network:
         there = self.addresses()
         named = [one["name"] for one in self.params["interfaces"]] or re.findall(r"(?m)^ {4}(\S+):$", self.text(self.etc) or "")
         mtus = {name: int(there[name]["mtu"]) for name in named if name in there and there[name].get("mtu")}
-        script = self.root / network_trial.SCRIPT
-        write_atomically(script, network_trial.revert_script(str(self.trial), mtus), 0o700)
+        script = self.root / fabric_trial.SCRIPT
+        write_atomically(script, fabric_trial.revert_script(str(self.trial), mtus), 0o700)
         self.arm(script)
         write_atomically(self.trial, tried, 0o600)
-        command = ["systemd-run", "--quiet", "--wait", "--collect", f"--unit={network_trial.APPLY}"]
+        command = ["systemd-run", "--quiet", "--wait", "--collect", f"--unit={fabric_trial.APPLY}"]
         command += [f"--property=RuntimeMaxSec={APPLY_SECONDS}", "netplan", "apply"]
         rc, _, err = self.module.run_command(command)
         if rc != 0:
             _, said, _ = self.module.run_command(
-                ["journalctl", "--unit", network_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat"]
+                ["journalctl", "--unit", fabric_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat"]
             )
             lost = self.take_back()
             self.fail(f"netplan apply failed on this Spark, and the trial was taken back: {(said or err).strip()[-600:]}{lost}")
@@ -259,17 +262,17 @@ class Network:
         self.must(
             "systemd-run",
             "--quiet",
-            f"--unit={network_trial.TIMER}",
+            f"--unit={fabric_trial.TIMER}",
             seconds,
             "--timer-property=AccuracySec=1s",
             "sh",
             str(script),
         )
-        self.actions.append(f"Arm the timer {network_trial.TIMER}")
+        self.actions.append(f"Arm the timer {fabric_trial.TIMER}")
 
     def disarm(self) -> None:
         for kind in ("timer", "service"):  # a service that failed would keep its name
-            unit = f"{network_trial.TIMER}.{kind}"
+            unit = f"{fabric_trial.TIMER}.{kind}"
             if kind == "timer":
                 self.module.run_command(["systemctl", "stop", unit])
             self.module.run_command(["systemctl", "reset-failed", unit])
@@ -292,7 +295,7 @@ class Network:
         tried = self.text(self.trial)
         if tried is None:
             return False
-        self.actions.append(f"{'Remove' if network_trial.is_nothing(tried) else 'Keep'} {self.etc}")
+        self.actions.append(f"{'Remove' if fabric_trial.is_nothing(tried) else 'Keep'} {self.etc}")
         if self.module.check_mode:
             return True
         # Disarmed first: a timer that ran in the middle would undo what is about to be kept.
@@ -303,14 +306,14 @@ class Network:
         if old is not None and old != tried and not old.startswith(netplan.HEAD):
             write_atomically(self.before, old, 0o600)
             self.actions.append(f"Keep what {self.etc} said before in {self.before}")
-        if network_trial.is_nothing(tried):
+        if fabric_trial.is_nothing(tried):
             self.etc.unlink(missing_ok=True)
         else:
             write_atomically(self.etc, tried, 0o600)
             if not tried.startswith(netplan.HEAD):  # it says again what it said before us
                 self.before.unlink(missing_ok=True)
         self.trial.unlink()
-        (self.root / network_trial.SCRIPT).unlink(missing_ok=True)
+        (self.root / fabric_trial.SCRIPT).unlink(missing_ok=True)
         return True
 
     def revert(self) -> bool:
@@ -324,7 +327,7 @@ class Network:
 
     def take_back(self) -> str:
         """The file is gone in any case; what else went wrong, as the end of a sentence."""
-        script = self.root / network_trial.SCRIPT
+        script = self.root / fabric_trial.SCRIPT
         rc, out, err = self.module.run_command(["sh", str(script)])
         self.trial.unlink(missing_ok=True)
         self.disarm()

@@ -68,7 +68,9 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import netplan, network_trial, units
+from ansible.module_utils.sparklanes.fabric import netplan
+from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
+from ansible.module_utils.sparklanes.host import units as host_units
 
 
 def main() -> None:
@@ -94,8 +96,8 @@ def main() -> None:
             )
         return str(out)
 
-    interfaces = network_trial.parse_ip(ip("ip_j_addr.json", "addr", "show"))
-    here = network_trial.ssh_address(root / "proc", os.getpid() if is_live else 1)
+    interfaces = fabric_trial.parse_ip(ip("ip_j_addr.json", "addr", "show"))
+    here = fabric_trial.ssh_address(root / "proc", os.getpid() if is_live else 1)
     files = netplan.read_files(root)
     found = [
         owner.to_dict()
@@ -105,15 +107,15 @@ def main() -> None:
     timer: dict[str, str] = {}
     if is_live:
         _, text, _ = module.run_command(
-            ["systemctl", "show", f"{network_trial.TIMER}.timer", "--property=ActiveState,NextElapseUSecMonotonic"]
+            ["systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState,NextElapseUSecMonotonic"]
         )
-        timer = units.parse_show(text)
+        timer = host_units.parse_show(text)
     module.exit_json(
         changed=False,
         actions=[],
         tool=module.get_bin_path("netplan") or "" if is_live else "/usr/sbin/netplan",
         interfaces=interfaces,
-        management=network_trial.management(interfaces, here, ip("ip_j_route.json", "route", "show", "default")),
+        management=fabric_trial.management(interfaces, here, ip("ip_j_route.json", "route", "show", "default")),
         owners=found,
         file={
             "path": f"/etc/netplan/{name}",

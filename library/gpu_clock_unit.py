@@ -77,12 +77,13 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import gpu, units
-from ansible.module_utils.sparklanes.host_edits import HostEdits
+from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.host.edits import HostEdits
 
-UNIT = gpu.CAP_UNIT
+UNIT = gpu_facts.CAP_UNIT
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-SETTINGS_PATH = f"/{gpu.CAP_SETTINGS}"
+SETTINGS_PATH = f"/{gpu_facts.CAP_SETTINGS}"
 # A lock takes effect at once; a GPU that is busy needs a moment to get there.
 EFFECT_SECONDS = 5.0
 
@@ -99,7 +100,7 @@ class GpuClockUnit(HostEdits):
         rc, out, err = self.ask("systemctl", "show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
         if rc != 0:
             self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = units.parse_show(out)
+        found: dict[str, str] = host_units.parse_show(out)
         return found
 
     @property
@@ -111,12 +112,12 @@ class GpuClockUnit(HostEdits):
     def active(self) -> bool:
         return self.show().get("ActiveState") == "active"
 
-    def gpus(self) -> list[gpu.Gpu]:
-        report = gpu.report(gpu.ask)
+    def gpus(self) -> list[gpu_facts.Gpu]:
+        report = gpu_facts.report(gpu_facts.ask)
         if report.error:
             self.fail(f"{report.error}. A cap that cannot be read back is not set")
         self.clocks = [one.sm_mhz for one in report.gpus]
-        found: list[gpu.Gpu] = report.gpus
+        found: list[gpu_facts.Gpu] = report.gpus
         return found
 
     def run(self) -> None:
@@ -124,7 +125,7 @@ class GpuClockUnit(HostEdits):
             self.remove()
             return
         gpus = self.gpus()
-        wrong = gpu.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        wrong = gpu_facts.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
         if wrong:
             self.fail("; ".join(wrong))
         settings = self.settings(gpus)
@@ -145,12 +146,12 @@ class GpuClockUnit(HostEdits):
             self.must("systemctl", "restart", UNIT, hint=f"journalctl -u {UNIT} tells what nvidia-smi said")
             self.prove()
 
-    def settings(self, gpus: list[gpu.Gpu]) -> str:
+    def settings(self, gpus: list[gpu_facts.Gpu]) -> str:
         """What the unit reads. The default power limit is noted for the way back."""
         watts, default = self.params["power_limit_w"], ""
         if watts is not None:
             default = f"{min(one.default_power_limit_w or 0 for one in gpus):g}"
-        text: str = gpu.cap_settings(self.params["min_mhz"], self.params["max_mhz"], watts, default)
+        text: str = gpu_facts.cap_settings(self.params["min_mhz"], self.params["max_mhz"], watts, default)
         return text
 
     def stop(self) -> None:
@@ -169,7 +170,7 @@ class GpuClockUnit(HostEdits):
                 return
         elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
             return
-        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
         if risk:
             self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
             return
@@ -177,9 +178,9 @@ class GpuClockUnit(HostEdits):
         if self.note("Make systemd read its unit files again"):
             self.must("systemctl", "daemon-reload")
 
-    def contradiction(self, gpus: list[gpu.Gpu]) -> str:
+    def contradiction(self, gpus: list[gpu_facts.Gpu]) -> str:
         """What the GPU shows that the cap forbids."""
-        problem: str = gpu.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        problem: str = gpu_facts.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
         return problem
 
     def prove(self) -> None:

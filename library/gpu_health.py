@@ -87,10 +87,11 @@ import shutil
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import gpu_health, gpu_health_run
-from ansible.module_utils.sparklanes.containers import DockerError
-from ansible.module_utils.sparklanes.image_store import ImageStore
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.gpu import health as gpu_health
+from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
 
 PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
 
@@ -98,7 +99,7 @@ PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
 def note(module: AnsibleModule) -> None:
     """Keep a verdict beside its run."""
     folder, at = Path(module.params["folder"]), module.params["at"]
-    runs = gpu_health_run.history(folder)
+    runs = gpu_measure.history(folder)
     run = next((one for one in runs if one.get("at") == at), None)
     if run is None:
         module.fail_json(
@@ -108,7 +109,7 @@ def note(module: AnsibleModule) -> None:
     changed = run.get("verdict") != module.params["verdict"]
     if changed and not module.check_mode:
         run["verdict"] = module.params["verdict"]
-        gpu_health_run.keep(folder, runs)
+        gpu_measure.keep(folder, runs)
     module.exit_json(changed=changed, actions=[f"Keep the verdict {module.params['verdict']}"] if changed else [])
 
 
@@ -145,7 +146,7 @@ def main() -> None:
             "seconds": {"type": "float", "default": 40},
             "at": {"type": "int"},
             "verdict": {"type": "str", "choices": list(gpu_health.VERDICTS)},
-            "folder": {"type": "path", "default": gpu_health_run.FOLDER},
+            "folder": {"type": "path", "default": gpu_measure.FOLDER},
             "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
         },
         supports_check_mode=True,
@@ -163,18 +164,18 @@ def main() -> None:
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
-    if not jobs.status(gpu_health_run.JOB).running:
-        problem = gpu_health_run.may_start(module.run_command, docker)[0] or missing(module, docker)
+    if not jobs.status(gpu_measure.JOB).running:
+        problem = gpu_measure.may_start(module.run_command, docker)[0] or missing(module, docker)
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
     if module.check_mode:
         module.exit_json(changed=True, actions=[f"Load the GPU for {params['seconds']:g} s"])
     try:
-        started = jobs.start(gpu_health_run.JOB, gpu_health_run.FUNCTION, args)
+        started = jobs.start(gpu_measure.JOB, gpu_measure.FUNCTION, args)
     except (JobError, OSError) as error:
         module.fail_json(msg=str(error))
-    did = f"{'Started' if started else 'Attached to'} job {gpu_health_run.JOB}"
-    module.exit_json(changed=started, actions=[did], job=gpu_health_run.JOB, attached=not started)
+    did = f"{'Started' if started else 'Attached to'} job {gpu_measure.JOB}"
+    module.exit_json(changed=started, actions=[did], job=gpu_measure.JOB, attached=not started)
 
 
 if __name__ == "__main__":

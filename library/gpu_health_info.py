@@ -53,19 +53,21 @@ verdict:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import checks, gpu_health, gpu_health_run
-from ansible.module_utils.sparklanes.jobs import boot_id
+from ansible.module_utils.sparklanes.common import checks
+from ansible.module_utils.sparklanes.gpu import health as gpu_health
+from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
+from ansible.module_utils.sparklanes.jobs.runner import boot_id
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "folder": {"type": "path", "default": gpu_health_run.FOLDER},
+            "folder": {"type": "path", "default": gpu_measure.FOLDER},
             "host": {"type": "str", "required": True},
         },
         supports_check_mode=True,
     )
-    runs = gpu_health_run.history(Path(module.params["folder"]))
+    runs = gpu_measure.history(Path(module.params["folder"]))
     made = [gpu_health.remembered(module.params["host"], runs, boot_id())]
     module.exit_json(
         changed=False,

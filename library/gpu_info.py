@@ -61,7 +61,8 @@ verdict:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import checks, gpu
+from ansible.module_utils.sparklanes.common import checks
+from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 
 
 def main() -> None:
@@ -69,8 +70,8 @@ def main() -> None:
         argument_spec={"host": {"type": "str", "required": True}, "root": {"type": "path", "default": "/"}},
         supports_check_mode=True,
     )
-    found = gpu.facts(Path(module.params["root"]))
-    made = gpu.gate(module.params["host"], found)
+    found = gpu_facts.facts(Path(module.params["root"]))
+    made = gpu_facts.gate(module.params["host"], found)
     module.exit_json(
         changed=False, actions=[], gpu=found, checks=[check.to_dict() for check in made], verdict=checks.verdict(made)
     )

@@ -102,12 +102,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import image_registry as registry
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.image_archive import GIB
-from ansible.module_utils.sparklanes.image_store import ImageStore, store_of
-from ansible.module_utils.sparklanes.images import explain
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+from ansible.module_utils.sparklanes.docker import registry as docker_registry
+from ansible.module_utils.sparklanes.docker.archive import GIB
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.images import explain
+from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
 
 OPTIONS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},
@@ -167,10 +167,10 @@ class Registry:
         if self.module.check_mode:
             return {"changed": True, "actions": [f"would lend {self.params['image']} at {at}"]}
         self.refuse_without_room(image.size_bytes)
-        self.jobs.stop(registry.JOB)  # Left by another staging: its certificates are not ours.
+        self.jobs.stop(docker_registry.JOB)  # Left by another staging: its certificates are not ours.
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, mode=0o700)
-        for command in registry.certificate_commands(self.folder, address):
+        for command in docker_registry.certificate_commands(self.folder, address):
             rc, out, err = self.module.run_command(command)
             if rc != 0:
                 raise JobError(f"openssl could not make certificates: {(err or out).strip()[-300:]}")
@@ -178,9 +178,9 @@ class Registry:
             (self.folder / name).read_text(encoding="ascii") for name in ("server.pem", "client.pem", "client.key")
         )
         args = {"folder": str(self.folder), "address": address, "port": port, "program": self.program()}
-        self.jobs.start(registry.JOB, "image_registry:serve", {**args, "idle_seconds": self.params["idle_seconds"]})
+        self.jobs.start(docker_registry.JOB, "docker.registry:serve", {**args, "idle_seconds": self.params["idle_seconds"]})
         self.wait(address, port)
-        with registry.client_certificates(at, ca, certificate, key):
+        with docker_registry.client_certificates(at, ca, certificate, key):
             digest = self.push(f"{at}/{self.params['repository']}:{TAG}")
         store = store_of(self.docker.call("info", "--format", "{{json .}}"))
         lent = {"registry": at, "repository": self.params["repository"], "digest": digest, "id": image.id, "store": store}
@@ -199,11 +199,11 @@ class Registry:
             )
 
     def wait(self, address: str, port: int) -> None:
-        limit = time.monotonic() + registry.START_SECONDS + 5
-        while not registry.answers(address, port, self.folder):
-            status = self.jobs.status(registry.JOB)
+        limit = time.monotonic() + docker_registry.START_SECONDS + 5
+        while not docker_registry.answers(address, port, self.folder):
+            status = self.jobs.status(docker_registry.JOB)
             if status.finished or time.monotonic() > limit:
-                raise JobError(status.error or f"the registry did not start: see {self.jobs.folder(registry.JOB)}/log")
+                raise JobError(status.error or f"the registry did not start: see {self.jobs.folder(docker_registry.JOB)}/log")
             time.sleep(0.2)
 
     def push(self, name: str) -> str:
@@ -213,15 +213,15 @@ class Registry:
             out = self.docker.call("push", name)
         finally:
             self.module.run_command(["docker", "image", "rm", "--no-prune", name])
-        digest = registry.pushed_digest(out)
+        digest = docker_registry.pushed_digest(out)
         if not digest:
             raise JobError(f"docker push named no digest: {out.strip()[-300:]}")
         return str(digest)
 
     def keep(self) -> dict[str, Any]:
         if self.module.check_mode:
-            return {"changed": self.jobs.status(registry.JOB).running, "actions": []}
-        stopped = self.jobs.stop(registry.JOB)
+            return {"changed": self.jobs.status(docker_registry.JOB).running, "actions": []}
+        stopped = self.jobs.stop(docker_registry.JOB)
         shutil.rmtree(self.folder, ignore_errors=True)
         return {"changed": stopped, "actions": ["Stopped lending"] if stopped else []}
 

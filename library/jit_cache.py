@@ -60,8 +60,8 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.jit_cache import CacheError, measure, pack, unpack
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.jit_cache import CacheError, measure, pack, unpack
 
 
 def users(module: AnsibleModule, folder: Path) -> list[str]:

@@ -85,7 +85,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
 
 
 def main() -> None:

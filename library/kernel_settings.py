@@ -122,10 +122,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import setters, sysctl
-from ansible.module_utils.sparklanes.files import read_json, write_json
-from ansible.module_utils.sparklanes.host import remove_ipc
-from ansible.module_utils.sparklanes.host_edits import HostEdits
+from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.host import setters, sysctl
+from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.facts import remove_ipc
 
 COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
 # What the running kernel had before we first set a value, so that a removal can go back to it.

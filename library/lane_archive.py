@@ -92,10 +92,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.archiving import JOB
-from ansible.module_utils.sparklanes.containers import DockerError
-from ansible.module_utils.sparklanes.image_store import ImageStore
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs
+from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.release.archive import JOB
 
 
 def start(module: AnsibleModule) -> dict[str, Any]:

@@ -118,7 +118,11 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import checks, consumers, memory, memory_verdict, reclaim
+from ansible.module_utils.sparklanes.common import checks
+from ansible.module_utils.sparklanes.memory import facts as memory_facts
+from ansible.module_utils.sparklanes.memory import pressure as memory_pressure
+from ansible.module_utils.sparklanes.memory import processes as memory_processes
+from ansible.module_utils.sparklanes.memory import verdict as memory_verdict
 
 
 def text(path: Path) -> str:
@@ -134,7 +138,7 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "min_free_gib": {"type": "float"},
-            "min_blocks": {"type": "int", "default": memory.ENOUGH_BLOCKS},
+            "min_blocks": {"type": "int", "default": memory_facts.ENOUGH_BLOCKS},
             "strict_blocks": {"type": "bool", "default": False},
             "swap": {"type": "bool"},
             "sample_seconds": {"type": "float", "default": 1},
@@ -153,13 +157,13 @@ def main() -> None:
     before = text(proc / "vmstat")
     if seconds:
         time.sleep(seconds)
-    struggle = reclaim.seen(text(proc / "pressure/memory"), before, text(proc / "vmstat"), seconds)
-    found = memory.facts(text(proc / "meminfo"), text(proc / "buddyinfo"), page_size)
-    largest = consumers.read(proc)
+    struggle = memory_pressure.seen(text(proc / "pressure/memory"), before, text(proc / "vmstat"), seconds)
+    found = memory_facts.facts(text(proc / "meminfo"), text(proc / "buddyinfo"), page_size)
+    largest = memory_processes.read(proc)
     min_blocks = wish["min_blocks"] if wish["min_blocks"] > 0 else None
-    distress = reclaim.check_distress(wish["host"], struggle)
+    distress = memory_pressure.check_distress(wish["host"], struggle)
     made = [
-        *memory.judge(
+        *memory_facts.judge(
             wish["host"],
             found,
             min_free_gib=wish["min_free_gib"],

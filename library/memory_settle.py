@@ -126,8 +126,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import consumers, memory, page_cache, settle, touch
-from ansible.module_utils.sparklanes.occupied import occupied
+from ansible.module_utils.sparklanes.host.occupied import occupied
+from ansible.module_utils.sparklanes.memory import facts as memory_facts
+from ansible.module_utils.sparklanes.memory import page_cache, settle, touch
+from ansible.module_utils.sparklanes.memory import processes as memory_processes
 
 
 class Spark:
@@ -149,9 +151,9 @@ class Spark:
         except OSError:
             return ""
 
-    def look(self) -> tuple[memory.MemoryFacts, Sequence[consumers.Process]]:
-        found = memory.facts(self.text("meminfo"), self.text("buddyinfo"), os.sysconf("SC_PAGE_SIZE"))
-        return found, consumers.read(self.root / "proc", 3)
+    def look(self) -> tuple[memory_facts.MemoryFacts, Sequence[memory_processes.Process]]:
+        found = memory_facts.facts(self.text("meminfo"), self.text("buddyinfo"), os.sysconf("SC_PAGE_SIZE"))
+        return found, memory_processes.read(self.root / "proc", 3)
 
     def flush(self) -> int:
         freed: int = page_cache.drop_caches(root=self.root).freed

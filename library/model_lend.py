@@ -134,17 +134,17 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.chain import user_of
-from ansible.module_utils.sparklanes.fetching import rate_limit
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs
-from ansible.module_utils.sparklanes.lending import (
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.weights.chain.choice import user_of
+from ansible.module_utils.sparklanes.weights.chain.lend import (
     JOB,
     RUNTIME,
     add_secret,
     answers,
     where_lent,
 )
-from ansible.module_utils.sparklanes.staging import Model, StagingError
+from ansible.module_utils.sparklanes.weights.stage import rate_limit
+from ansible.module_utils.sparklanes.weights.staging import Model, StagingError
 
 OPTIONS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},
@@ -203,7 +203,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         jobs.stop(JOB)  # Left by another staging, of other models or for other Sparks.
     began = jobs.start(
         JOB,
-        "lending:lend_models",
+        "weights.chain.lend:lend_models",
         args,
         {"secret": params["secret"]},
         {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700"},

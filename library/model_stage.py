@@ -259,11 +259,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.checks import FAIL, sentence
-from ansible.module_utils.sparklanes.fetching import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
-from ansible.module_utils.sparklanes.hub import REPO
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs
-from ansible.module_utils.sparklanes.staging import (
+from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.weights.hub import REPO
+from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
+from ansible.module_utils.sparklanes.weights.staging import (
     Model,
     StagingError,
     Standing,
@@ -453,7 +453,7 @@ class Stage:
             secrets["token"] = params["token"]
         if params["source"] == "chain":
             secrets["chain_secret"] = chain["secret"]
-        began = self.jobs.start(JOB, "fetching:stage", args, secrets, same=lambda running: same_work(args, running))
+        began = self.jobs.start(JOB, "weights.stage:stage", args, secrets, same=lambda running: same_work(args, running))
         name = self.jobs.unit(JOB)
         return {
             "changed": True,

@@ -58,7 +58,7 @@ archive:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import overlays
+from ansible.module_utils.sparklanes.rank import overlays
 
 
 def main() -> None:

@@ -91,10 +91,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import overlays
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.files import read_json, write_json
-from ansible.module_utils.sparklanes.image_store import ImageStore
+from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.rank import overlays
 
 
 class OverlayStage:

@@ -83,8 +83,9 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import memory, page_cache
-from ansible.module_utils.sparklanes.page_cache import GIB, Effect
+from ansible.module_utils.sparklanes.memory import facts as memory
+from ansible.module_utils.sparklanes.memory import page_cache
+from ansible.module_utils.sparklanes.memory.page_cache import GIB, Effect
 
 
 def gib(value: int | None) -> str:

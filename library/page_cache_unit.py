@@ -120,8 +120,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import page_cache, units
-from ansible.module_utils.sparklanes.files import as_json, read_json, write_atomically
+from ansible.module_utils.sparklanes.common.files import as_json, read_json, write_atomically
+from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.memory import page_cache
 
 UNIT = "sparklanes-page-cache.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
@@ -180,7 +181,7 @@ class PageCacheUnit:
         rc, out, err = self.systemctl("show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
         if rc != 0:
             self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = units.parse_show(out)
+        found: dict[str, str] = host_units.parse_show(out)
         return found
 
     @property
@@ -330,7 +331,7 @@ class PageCacheUnit:
         elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
             return
         # systemd knows an older text of the unit (or, before release 246, has not seen the new file).
-        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
         if risk:
             self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
             return

@@ -93,8 +93,8 @@ logs:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.containers import DockerError
-from ansible.module_utils.sparklanes.ranks import Rank, RankError
+from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.rank.run import Rank, RankError
 
 
 def main() -> None:

@@ -57,8 +57,8 @@ spec:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Docker, DockerError
-from ansible.module_utils.sparklanes.drift import spec_of_inspect
+from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Docker, DockerError
+from ansible.module_utils.sparklanes.rank.drift import spec_of_inspect
 
 
 def main() -> None:

@@ -95,8 +95,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import enginelog
-from ansible.module_utils.sparklanes.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
+from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
+from ansible.module_utils.sparklanes.engine import log as engine_log
 
 
 def stamped(text: str) -> tuple[str, float | None]:
@@ -139,7 +139,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def failure_of(box: Container, log: enginelog.RankLog) -> tuple[str, str]:
+def failure_of(box: Container, log: engine_log.RankLog) -> tuple[str, str]:
     """The first cause and its remedy; empty texts where nothing failed."""
     how = f"{box.name} ended with exit code {box.exit_code}" + (", killed for memory" if box.oom_killed else "")
     if log.failures:
@@ -181,7 +181,7 @@ def main() -> None:
         text, last = stamped("\n".join(sorted((out + err).splitlines(), key=in_order)))
     except DockerError as error:
         module.fail_json(msg=str(error))
-    log = enginelog.read(text, params["transport"])
+    log = engine_log.read(text, params["transport"])
     failure, remedy = failure_of(box, log)
     now = datetime.now(UTC).timestamp()
     started = moment(box.started_at)

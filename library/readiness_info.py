@@ -124,13 +124,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import fabric_reach, gpu
-from ansible.module_utils.sparklanes.commands import ask
-from ansible.module_utils.sparklanes.containers import Container, Docker, DockerError, container_of_cgroup
-from ansible.module_utils.sparklanes.image_store import ImageStore
-from ansible.module_utils.sparklanes.listeners import parse_ss
-from ansible.module_utils.sparklanes.page_cache import parse_meminfo
-from ansible.module_utils.sparklanes.releases import Store
+from ansible.module_utils.sparklanes.common.commands import ask
+from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.host.listeners import parse_ss
+from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
+from ansible.module_utils.sparklanes.release.store import Store
 
 
 def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[str, Any]]:
@@ -157,7 +158,7 @@ def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[s
 
 def cgroup(pid: int | None) -> str:
     """Empty where the process is gone; a listener goes with it."""
-    return "" if pid is None else str(gpu.read(Path(f"/proc/{pid}/cgroup")))
+    return "" if pid is None else str(gpu_facts.read(Path(f"/proc/{pid}/cgroup")))
 
 
 def holder(text: str, boxes: list[Container]) -> Container | None:
@@ -166,9 +167,9 @@ def holder(text: str, boxes: list[Container]) -> Container | None:
     return next((box for box in boxes if box.id == id_), None)
 
 
-def gpu_facts(boxes: list[Container] | None) -> dict[str, Any]:
+def gpu_seen(boxes: list[Container] | None) -> dict[str, Any]:
     """With the container of each process: empty for one in none, null where it is gone already or Docker told nothing."""
-    found: dict[str, Any] = gpu.facts()
+    found: dict[str, Any] = gpu_facts.facts()
     for process in found["processes"] or []:
         text = cgroup(process["pid"])
         box = holder(text, boxes or [])
@@ -270,7 +271,7 @@ def main() -> None:
     facts["listeners"] = listener_facts(module, boxes)
     if end and not meeting:  # now, while rank 0 does what takes time
         facts["master_port"] = knock(module, end)
-    facts["gpu"] = gpu_facts(None if "error" in facts["docker"] else boxes)
+    facts["gpu"] = gpu_seen(None if "error" in facts["docker"] else boxes)
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
         shm = os.statvfs("/dev/shm")

@@ -74,8 +74,8 @@ pruned:
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.files import as_json, write_json
-from ansible.module_utils.sparklanes.releases import Store, unreferenced
+from ansible.module_utils.sparklanes.common.files import as_json, write_json
+from ansible.module_utils.sparklanes.release.store import Store, unreferenced
 
 
 def main() -> None:

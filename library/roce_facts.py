@@ -148,11 +148,11 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.fabric import detect
-from ansible.module_utils.sparklanes.fabric_options import Options, read_options
-from ansible.module_utils.sparklanes.fabric_ports import TRANSIENT
-from ansible.module_utils.sparklanes.rdma import read_node
-from ansible.module_utils.sparklanes.sysfs import Tree
+from ansible.module_utils.sparklanes.fabric.devices import read_node
+from ansible.module_utils.sparklanes.fabric.node import detect
+from ansible.module_utils.sparklanes.fabric.options import Options, read_options
+from ansible.module_utils.sparklanes.fabric.ports import TRANSIENT
+from ansible.module_utils.sparklanes.fabric.sysfs import Tree
 
 MAX_JSON = 16 * 1024 * 1024
 SETTLE_SECONDS = 0.5  # the kernel fills GID slots within milliseconds of an address

@@ -77,13 +77,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.files import read_json
-from ansible.module_utils.sparklanes.image_store import ImageStore
-from ansible.module_utils.sparklanes.jobs import Jobs
-from ansible.module_utils.sparklanes.pruning import Item, Needed, unneeded
-from ansible.module_utils.sparklanes.releases import Store, unreferenced
-from ansible.module_utils.sparklanes.staging import IN_PLACE
+from ansible.module_utils.sparklanes.common.files import read_json
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
+from ansible.module_utils.sparklanes.release.store import Store, unreferenced
+from ansible.module_utils.sparklanes.weights.staging import IN_PLACE
 
 
 class Prune:

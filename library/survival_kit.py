@@ -128,10 +128,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes import survival, units
-from ansible.module_utils.sparklanes.files import read_json, write_json
-from ansible.module_utils.sparklanes.host_edits import HostEdits
-from ansible.module_utils.sparklanes.occupied import occupied
+from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.host import survival
+from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.occupied import occupied
 
 MEMORY = "/var/lib/sparklanes/survival.json"
 JOURNAL_FOLDER = "/var/log/journal"
@@ -209,7 +210,7 @@ class SurvivalKit(HostEdits):
         rc, out, err = self.ask("systemctl", "show", unit, "--property=LoadState,NeedDaemonReload,OOMScoreAdjust,MemoryMin")
         if rc != 0:
             self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = units.parse_show(out)
+        found: dict[str, str] = host_units.parse_show(out)
         return found
 
     def unit_drop_ins(self) -> None:
@@ -251,7 +252,7 @@ class SurvivalKit(HostEdits):
                 )
 
     def reload(self, ssh: str) -> None:
-        risk = units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
         if risk:
             self.waiting.append(f"The drop-ins count from the next boot or run: {risk}")
             return

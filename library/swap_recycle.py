@@ -50,9 +50,9 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.occupied import occupied
-from ansible.module_utils.sparklanes.page_cache import GIB, parse_meminfo
-from ansible.module_utils.sparklanes.survival import parse_swaps
+from ansible.module_utils.sparklanes.host.occupied import occupied
+from ansible.module_utils.sparklanes.host.survival import parse_swaps
+from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
 
 
 def used_and_available() -> tuple[int, int]:

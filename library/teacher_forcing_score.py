@@ -198,8 +198,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs import JobError, Jobs, Reporter
-from ansible.module_utils.sparklanes.teacher_forcing_run import FUNCTION, JOB, Progress, Silent, run
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs, Reporter
+from ansible.module_utils.sparklanes.quality.teacher_forcing.score import FUNCTION, JOB, Progress, Silent, run
 
 BUILD: dict[str, Any] = {
     "source": {"type": "dict", "required": True},

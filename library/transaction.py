@@ -133,8 +133,8 @@ from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.files import as_json, write_json
-from ansible.module_utils.sparklanes.releases import PHASES, STATUSES, DeploymentState, Store, Transaction, refusal
+from ansible.module_utils.sparklanes.common.files import as_json, write_json
+from ansible.module_utils.sparklanes.release.store import PHASES, STATUSES, DeploymentState, Store, Transaction, refusal
 
 
 def moved(state: DeploymentState, outcome: dict[str, Any]) -> DeploymentState:

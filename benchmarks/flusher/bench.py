@@ -54,7 +54,7 @@ def hour(policy: str, **settings: float) -> dict[str, float]:
         shutil.copy("/proc/meminfo", root / "proc/meminfo")
         (root / "proc/sys/vm/drop_caches").touch()
         (root / "settings.json").write_text(json.dumps({"policy": policy, "identity": "bench", **settings}))
-        script = ROOT / "module_utils/sparklanes/page_cache.py"
+        script = ROOT / "module_utils/sparklanes/memory/page_cache.py"
         command = [sys.executable, "-I", "-c", PLAY, script, root / "settings.json", root / "state.json", root]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
         told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

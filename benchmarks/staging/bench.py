@@ -42,8 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes import staging  # noqa: E402
-from ansible.module_utils.sparklanes.digesting import Follower, Pace, digest  # noqa: E402
+from ansible.module_utils.sparklanes.weights import staging  # noqa: E402
+from ansible.module_utils.sparklanes.weights.digest import Follower, Pace, digest  # noqa: E402
 
 from benchmarks.figures import Figure, emit  # noqa: E402
 from benchmarks.staging import chain, peers  # noqa: E402

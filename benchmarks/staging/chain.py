@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.chain import user_of
+from ansible.module_utils.sparklanes.weights.chain.choice import user_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -38,7 +38,7 @@ import json, sys
 from pathlib import Path
 import ansible.module_utils
 ansible.module_utils.__path__.append(sys.argv[1])
-from ansible.module_utils.sparklanes.jobs import Reporter, resolve
+from ansible.module_utils.sparklanes.jobs.runner import Reporter, resolve
 folder, spec = Path(sys.argv[2]), json.loads(sys.argv[3])
 report = Reporter(folder, spec["job"])
 report.start()
@@ -84,13 +84,13 @@ class Node:
         args = {"models": [self.model], "addresses": [self.address], "port": self.port, "allow": ["127.0.0.0/8"]}
         args |= {"idle_seconds": 600, "staged_dir": str(self.root / "staged"), "shared": True}
         args |= {"rate_kib": LINK // 1024 // WORKERS}
-        return self._run("lend", "lending:lend_models", args, {"RUNTIME_DIRECTORY": str(folder)})
+        return self._run("lend", "weights.chain.lend:lend_models", args, {"RUNTIME_DIRECTORY": str(folder)})
 
     def stage(self, source: str, **more: Any) -> subprocess.Popen[bytes]:
         args = {"host": self.name, "models": [self.model], "source": source, "workers": WORKERS, "rate": 0, "verify": "quick"}
         args |= {"verify_workers": WORKERS, "verify_rate": 0}
         args |= {"repair": True, "reserve": 0, "also": [], "was_staged": False, "staged_dir": str(self.root / "staged")}
-        return self._run("stage", "fetching:stage", args | more, {})
+        return self._run("stage", "weights.stage:stage", args | more, {})
 
 
 def free_port() -> int:

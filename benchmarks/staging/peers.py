@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from ansible.module_utils.sparklanes import hub
+from ansible.module_utils.sparklanes.weights import hub as weights_hub
 
 from benchmarks.staging.chain import LINK, NODES, ROOT, free_port
 
@@ -50,14 +50,14 @@ class Client:
         venv = ROOT / ".sandbox/cache" / f"hub-{version}"
         venv.parent.mkdir(parents=True, exist_ok=True)
         try:
-            hub.ensure_client(venv, version, [], call, sys.executable)
-        except hub.HubError as error:
+            weights_hub.ensure_client(venv, version, [], call, sys.executable)
+        except weights_hub.HubError as error:
             raise Missing(f"no Hub client: {error}") from error
         return cls(venv, endpoint, revision)
 
     def download(self, folder: Path) -> subprocess.Popen[bytes]:
         command = [str(self.venv / "bin/hf"), "download", REPO, "--revision", self.revision, "--local-dir", str(folder)]
-        env = hub.client_environment(self.endpoint, "", folder.with_name(f"{folder.name}-home"), os.environ)
+        env = weights_hub.client_environment(self.endpoint, "", folder.with_name(f"{folder.name}-home"), os.environ)
         return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -39,8 +39,8 @@ def generate(parent: Path) -> Path:
         ("module_utils/sparklanes", "module_utils/sparklanes"),
         ("doc_fragments", "doc_fragments"),
     ):
-        for file in (ROOT / source).glob("*.py"):
-            copy = plugins / target / file.name
+        for file in (ROOT / source).rglob("*.py"):
+            copy = plugins / target / file.relative_to(ROOT / source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             text = file.read_text(encoding="utf-8")
             copy.write_text(rewritten(text), encoding="utf-8")

@@ -15,7 +15,9 @@ from ansible.module_utils.testing import patch_module_args
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
-sys.path[:0] = [str(ROOT / folder) for folder in ("library", "filter_plugins", "action_plugins")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("library", "filter_plugins", "action_plugins", "script")]
+# The rooms of the tests, so that one may use what another has laid out, in whatever order they are read.
+sys.path += sorted(str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir())
 
 RunModule = Callable[..., dict[str, Any]]
 

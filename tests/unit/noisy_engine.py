@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ansible.module_utils.sparklanes import teacher_forcing_bank as files
+from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 
 VOCAB = 150_000
 PAIR_SD = 0.30
@@ -44,14 +44,14 @@ class NoisyEngine:
         documents = []
         self.p: dict[str, list[float]] = {}
         for index in range(8):
-            documents.append(self._document(f"chat-{index}", files.CHAT, *chat))
+            documents.append(self._document(f"chat-{index}", teacher_forcing_bank.CHAT, *chat))
         for length in lengths:
             documents.append(self._document(f"text-{length}", "text", length, 0))
-        long = self._document(files.CANARY_LONG, "canary", 700, 0)
-        short = files.document(files.CANARY_SHORT, "canary", long["token_ids"][:400])
-        self.p[files.CANARY_SHORT] = self.p[files.CANARY_LONG][:400]
+        long = self._document(teacher_forcing_bank.CANARY_LONG, "canary", 700, 0)
+        short = teacher_forcing_bank.document(teacher_forcing_bank.CANARY_SHORT, "canary", long["token_ids"][:400])
+        self.p[teacher_forcing_bank.CANARY_SHORT] = self.p[teacher_forcing_bank.CANARY_LONG][:400]
         self.corpus = {
-            "schema": files.CORPUS_SCHEMA,
+            "schema": teacher_forcing_bank.CORPUS_SCHEMA,
             "vocab_size": VOCAB,
             "documents": [*documents, short, long],
         }
@@ -62,7 +62,7 @@ class NoisyEngine:
         p += [1.0 - draw.betavariate(0.12, 1.2) for _ in range(completion)]
         self.p[name] = [min(1 - 1e-9, max(1e-9, value)) for value in p]
         ids = [draw.randrange(VOCAB) for _ in p]
-        return files.document(name, kind, ids, prompt)
+        return teacher_forcing_bank.document(name, kind, ids, prompt)
 
     def run(self, fault: Fault | None = None, boot: str = "boot-1", noise: float = 1.0) -> dict[str, Any]:
         docs = {}
@@ -84,14 +84,14 @@ class NoisyEngine:
 
     def bank(self, runs: int = 3, engine: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         records = [self.record(runs=1, boot=f"boot-{index % 2}", carry_corpus=True) for index in range(runs)]
-        return {**files.make_bank(records, engine or self.engine()), **more}
+        return {**teacher_forcing_bank.make_bank(records, engine or self.engine()), **more}
 
     def record(
         self, fault: Fault | None = None, runs: int = 2, boot: str = "boot-9", noise: float = 1.0, carry_corpus: bool = False
     ) -> dict[str, Any]:
         data = {
-            "schema": files.RECORD_SCHEMA,
-            "corpus_sha256": files.corpus_sha256(self.corpus),
+            "schema": teacher_forcing_bank.RECORD_SCHEMA,
+            "corpus_sha256": teacher_forcing_bank.corpus_sha256(self.corpus),
             "version": "0.32.0",
             "tokenizer": {"ok": True},
             "texts": {},

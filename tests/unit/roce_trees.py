@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.sysfs import gid_text
+from ansible.module_utils.sparklanes.fabric.sysfs import gid_text
 
-RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "roce"
+RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "fabric" / "roce"
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 # (device, netdev, PCI function, physical port) of a Spark, in NCCL's order
 SPARK = (

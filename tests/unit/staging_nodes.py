@@ -22,7 +22,7 @@ import job_status
 import model_lend
 import model_stage
 import pytest
-from ansible.module_utils.sparklanes import jobs
+from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from checkpoints import checkpoint
 from conftest import ROOT, RunModule
 
@@ -49,7 +49,7 @@ class Node:
         self.run_module = run_module
         self.name = name
         self.address = address
-        self.jobs = jobs.Jobs(lambda command: (0, "", ""), root / "jobs", systemd=False)
+        self.jobs = jobs_runner.Jobs(lambda command: (0, "", ""), root / "jobs", systemd=False)
         self.path = root / "models" / "tiny"
         hf = root / "venvs" / "hub-2.4.0" / "bin" / "hf"
         hf.parent.mkdir(parents=True)
@@ -103,7 +103,7 @@ class Node:
 
     def pid(self, job: str) -> int:
         """Of the job's process, where it runs."""
-        state = jobs.read_json(self.jobs.folder(job) / "process.json") or {}
+        state = jobs_runner.read_json(self.jobs.folder(job) / "process.json") or {}
         return int(state.get("pid", 0)) if self.jobs.status(job).running else 0
 
     def manifest_sha256(self, revision: str) -> str:

@@ -12,7 +12,7 @@ from ansible import module_utils
 from conftest import NODES, ROOT, Person, until
 
 module_utils.__path__.append(str(ROOT / "module_utils"))
-from ansible.module_utils.sparklanes.fabric_cluster import cluster_checks  # noqa: E402
+from ansible.module_utils.sparklanes.fabric.cluster import cluster_checks  # noqa: E402
 
 Facts = dict[str, dict[str, Any]]
 FIRST, SECOND = NODES

@@ -1,0 +1,197 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The few things we ask of Docker on a Spark, through its command line.
+
+A rank is started from a spec frozen on the Spark itself, also when no controller is
+there to template anything, so what we need is small: inspect, create, start, stop, logs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, Run, ask
+
+NO_DOCKER = "docker is not installed"
+
+LABEL_DEPLOYMENT = "sparklanes.deployment"
+LABEL_RELEASE = "sparklanes.release"
+LABEL_RANK = "sparklanes.rank"
+LABEL_LANE = "sparklanes.lane"
+
+
+class DockerError(Exception):
+    """Docker said no; the text says to what and why."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container as `docker inspect` tells it."""
+
+    id: str
+    name: str
+    image: str
+    running: bool
+    status: str
+    exit_code: int
+    oom_killed: bool
+    error: str
+    started_at: str
+    finished_at: str
+    labels: Mapping[str, str]
+    uses_gpu: bool
+    host_network: bool
+    # What `image` meant when the container was made: a name can move on.
+    image_id: str = ""
+    # Folders and files of the Spark that it sees.
+    mounts: tuple[str, ...] = ()
+
+    @property
+    def deployment(self) -> str:
+        return self.labels.get(LABEL_DEPLOYMENT, "")
+
+    @property
+    def release(self) -> str:
+        return self.labels.get(LABEL_RELEASE, "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id[:12],
+            "name": self.name,
+            "image": self.image,
+            "running": self.running,
+            "status": self.status,
+            "exit_code": self.exit_code,
+            "oom_killed": self.oom_killed,
+            "error": self.error,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "deployment": self.deployment,
+            "release": self.release,
+            "lane": self.labels.get(LABEL_LANE, ""),
+            "rank": self.labels.get(LABEL_RANK, ""),
+            "uses_gpu": self.uses_gpu,
+            "host_network": self.host_network,
+        }
+
+
+def parse_inspect(text: str) -> list[Container]:
+    """The containers in the JSON that `docker inspect --type container` prints."""
+    made = []
+    for entry in json.loads(text or "[]"):
+        config, host, state = entry.get("Config") or {}, entry.get("HostConfig") or {}, entry.get("State") or {}
+        devices = [str(device.get("PathOnHost", "")) for device in host.get("Devices") or []]
+        asked = [
+            cap for request in host.get("DeviceRequests") or [] for caps in request.get("Capabilities") or [] for cap in caps
+        ]
+        made.append(
+            Container(
+                id=str(entry.get("Id", "")),
+                name=str(entry.get("Name", "")).lstrip("/"),
+                image=str(config.get("Image", "")),
+                running=bool(state.get("Running")),
+                status=str(state.get("Status", "")),
+                exit_code=int(state.get("ExitCode") or 0),
+                oom_killed=bool(state.get("OOMKilled")),
+                error=str(state.get("Error", "")),
+                started_at=str(state.get("StartedAt", "")),
+                finished_at=str(state.get("FinishedAt", "")),
+                labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
+                uses_gpu="gpu" in asked
+                or host.get("Runtime") == "nvidia"
+                or any(device.startswith("/dev/nvidia") for device in devices),
+                host_network=host.get("NetworkMode") == "host",
+                image_id=str(entry.get("Image", "")),
+                mounts=tuple(str(mount["Source"]) for mount in entry.get("Mounts") or [] if mount.get("Source")),
+            )
+        )
+    return made
+
+
+_CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+
+
+def container_of_cgroup(text: str) -> str:
+    """The container id in the text of /proc/PID/cgroup, empty where the process is in none."""
+    found = _CONTAINER_ID.findall(text)
+    return found[-1] if found else ""
+
+
+class Docker:
+    """Docker's command line on this Spark."""
+
+    def __init__(self, run: Run, binary: str = "docker") -> None:
+        self._run = run
+        self._binary = binary
+
+    def call(self, *args: str, environ: Mapping[str, str] | None = None) -> str:
+        rc, out, err = ask(self._run, [self._binary, *args], environ_update=dict(environ or {}))
+        if rc == NOT_FOUND:
+            raise DockerError(NO_DOCKER)
+        if rc != 0:
+            raise DockerError(f"docker {args[0]} failed (exit {rc}): {(err or out).strip()[-600:]}")
+        return out
+
+    def info(self) -> dict[str, Any]:
+        """Versions and drivers of Docker and what it runs on; raises DockerError where the daemon doesn't answer."""
+        data = json.loads(self.call("info", "--format", "{{json .}}"))
+        if not data.get("ServerVersion"):
+            raise DockerError("; ".join(data.get("ServerErrors") or []) or "the Docker daemon does not answer")
+        return {
+            "version": data.get("ServerVersion", ""),
+            "cgroup_driver": data.get("CgroupDriver", ""),
+            "storage_driver": data.get("Driver", ""),
+            "containerd": (data.get("ContainerdCommit") or {}).get("ID", ""),
+            "runc": (data.get("RuncCommit") or {}).get("ID", ""),
+        }
+
+    def containers(self, *filters: str) -> list[Container]:
+        """All containers (running or not) that match these filters, e.g. `label=sparklanes.rank`."""
+        chosen = [part for text in filters for part in ("--filter", text)]
+        ids = self.call("ps", "--all", "--quiet", "--no-trunc", *chosen).split()
+        if not ids:
+            return []
+        rc, out, err = self._run([self._binary, "inspect", "--type", "container", *ids], environ_update={})
+        # One that went away since it was listed (somebody's `docker run --rm`) is no error; the others are in the answer.
+        if rc != 0 and "no such container" not in err.lower():
+            raise DockerError(f"docker inspect failed (exit {rc}): {(err or out).strip()[-600:]}")
+        return parse_inspect(out)
+
+    def named(self, name: str) -> Container | None:
+        """The container of exactly this name, if there is one."""
+        return next((box for box in self.containers(f"name=^/?{re.escape(name)}$") if box.name == name), None)
+
+    def save_logs(self, container: Container, path: Path, redact: Sequence[str] | None = ()) -> None:
+        """Stream the container's whole log to `path` and its inspect record beside it, secrets blanked.
+
+        `redact` names environment variables whose values must not be written, None stands for all.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        with part.open("wb") as stream:
+            part.chmod(0o640)
+            done = subprocess.run(
+                [self._binary, "logs", "--timestamps", container.id], stdout=stream, stderr=subprocess.STDOUT, check=False
+            )
+        if done.returncode != 0:
+            raise DockerError(f"the log of {container.name} could not be saved to {path} (docker logs: exit {done.returncode})")
+        part.rename(path)
+        record = json.loads(self.call("inspect", "--type", "container", container.id))
+        for entry in record:
+            config = entry.get("Config") or {}
+            config["Env"] = [blanked(variable, redact) for variable in config.get("Env") or []]
+        side = path.with_suffix(".inspect.json")
+        side.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        side.chmod(0o640)
+
+
+def blanked(variable: str, names: Sequence[str] | None) -> str:
+    """`NAME=value` with the value hidden where NAME is one of `names`, or where these are not known (None)."""
+    name = variable.partition("=")[0]
+    return f"{name}=(hidden)" if names is None or name in names else variable

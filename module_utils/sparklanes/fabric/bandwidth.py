@@ -1,0 +1,240 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What the rails really carry: who measures whom with perftest's ib_write_bw, its output as data, and the judgement.
+
+A link of 200 Gb/s is no proof: a ConnectX-7 that initialised badly reports it and carries a tenth. Each rail is measured
+alone, then all of them at once, towards the next Spark in the order of ranks and one Spark after the other.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+
+# Gb/s. NVIDIA's guide measures 92.6 + 97.3 over the two halves at once, one half alone reaches 111.7; 8 to 25 is a
+# ConnectX-7 whose initialisation is stale (dgx-spark-playbooks PR 108). docs/fabric.md.
+GOOD_GBPS = 80.0
+STALE_GBPS = (8.0, 25.0)
+ONE_HALF_GBPS = 111.7
+RDMA_MTU = 4096  # of a network device with MTU 9000; 1500 gives 1024
+
+FIRST_PORT = 18600  # beside perftest's own 18515
+UNIT = "sparklanes-bandwidth-"
+TOGETHER = "together"
+
+Facts = Mapping[str, Any]
+
+
+# Who measures whom
+
+
+def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
+    """Client → server around the ring of ranks; of two Sparks that is each direction once."""
+    return [(host, hosts[(index + 1) % len(hosts)]) for index, host in enumerate(hosts)] if len(hosts) > 1 else []
+
+
+def plan(fabrics: Mapping[str, Facts]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Host → {serve, measure}. A server answers one client and ends, so each measurement has a server and port of its own."""
+    made: dict[str, dict[str, list[dict[str, Any]]]] = {host: {"serve": [], "measure": []} for host in fabrics}
+    port = FIRST_PORT
+    for client, server in neighbours(list(fabrics)):
+        rails = _shared(fabrics[client], fabrics[server])
+        modes = ["alone"] * len(rails) + [TOGETHER] * (len(rails) if len(rails) > 1 else 0)
+        for mode, (index, here, there) in zip(modes, rails * 2, strict=False):
+            common = {"rail": str(index), "mode": mode, "port": port}
+            made[server]["serve"].append({**common, "peer": client, **_device(there)})
+            made[client]["measure"].append({**common, "peer": server, "address": _address(there), **_device(here)})
+            port += 1
+    return made
+
+
+def _shared(here: Facts, there: Facts) -> list[tuple[int, Facts, Facts]]:
+    """Rail i with rail i; where the cables of a ring join two Sparks each, the rails of one network."""
+    ours, theirs = list(here.get("rails") or []), list(there.get("rails") or [])
+    if str((here.get("env") or {}).get("NCCL_IB_SUBNET_AWARE_ROUTING")) == "1":
+        return [(index, one, two) for index, one in enumerate(ours) for two in theirs if one.get("network") == two.get("network")]
+    return [(index, one, two) for index, (one, two) in enumerate(zip(ours, theirs, strict=False))]
+
+
+def _address(rail: Facts) -> str:
+    return str(rail.get("ipv4") or rail.get("ipv6") or "")
+
+
+def _device(rail: Facts) -> dict[str, Any]:
+    return {
+        "hca": str(rail.get("hca") or ""),
+        "ib_port": int(rail.get("port") or 1),
+        "gid_index": int(rail.get("gid_index") or 0),
+    }
+
+
+def unfit(fabrics: Mapping[str, Facts]) -> str:
+    """Why nothing can be measured, empty where it can."""
+    if len(fabrics) < 2:
+        return "One Spark has nobody to measure with."
+    for host, fabric in fabrics.items():
+        rails = fabric.get("rails") or []
+        if not rails or not all(rail.get("hca") for rail in rails):
+            return f"{host} has no RDMA rail (transport {fabric.get('transport') or 'unknown'}): ib_write_bw measures RDMA only."
+    return ""
+
+
+# perftest
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run's average; None where it did not come to one, and then `error` says why."""
+
+    gbps: float | None
+    mtu: int | None = None
+    error: str = ""
+
+
+_HEADER = re.compile(r"#bytes\s+#iterations\s+.*BW average\s*\[([^\]]{1,12})\]")
+# perftest's MB is 2^20 bytes.
+_UNITS = {"gb/sec": 1.0, "gb/s": 1.0, "mb/sec": 8 * 2**20 / 1e9, "mib/sec": 8 * 2**20 / 1e9, "mb/s": 8 * 2**20 / 1e9}
+_MTU = re.compile(r"^\s*Mtu\s*:\s*([0-9]{3,5})\[B\]", re.MULTILINE)
+
+
+def parse(text: str) -> Measured:
+    """The output of `ib_write_bw`, of whatever release: the row below the header, in the header's unit."""
+    mtu = _MTU.search(text)
+    size = int(mtu[1]) if mtu else None
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        header = _HEADER.search(line)
+        if not header:
+            continue
+        factor = _UNITS.get(header[1].strip().lower())
+        for row in lines[index + 1 :]:
+            fields = row.split()
+            if len(fields) >= 4 and factor is not None:
+                try:
+                    int(fields[0]), int(fields[1])
+                    value = float(fields[3]) * factor
+                except ValueError:
+                    continue
+                if 0 <= value < 1e5:  # inf and nan are neither
+                    return Measured(value, size)
+    return Measured(None, size, complaint(text))
+
+
+def complaint(text: str) -> str:
+    """What perftest says last, rulers and blank lines aside."""
+    said = [line.strip() for line in text.splitlines() if any(char.isalnum() for char in line)]
+    return said[-1][:300] if said else "no output"
+
+
+def argv(program: str, test: Facts, size: int, iterations: int) -> list[str]:
+    """A bounded run: so many messages of one size, no CPU frequency check. With an address it is the client."""
+    made = [program, "-d", str(test["hca"]), "-i", str(test["ib_port"]), "-x", str(test["gid_index"]), "-p", str(test["port"])]
+    made += ["-s", str(size), "-n", str(iterations), "-F", "--report_gbits"]
+    return [*made, str(test["address"])] if test.get("address") else made
+
+
+def server_argv(program: str, test: Facts, size: int, iterations: int, seconds: int) -> list[str]:
+    """The server as a transient unit: it outlives the connection that starts it, and systemd ends it in any case."""
+    unit = f"--unit={UNIT}{test['port']}"
+    limits = [f"--property=RuntimeMaxSec={seconds}", "--property=LimitMEMLOCK=infinity", "--property=KillMode=mixed"]
+    return ["systemd-run", "--collect", "--quiet", unit, *limits, *argv(program, {**test, "address": ""}, size, iterations)]
+
+
+def run(commands: Sequence[Sequence[str]], seconds: float) -> list[Measured]:
+    """Run clients at once; none outlives its time."""
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        for command in commands
+    ]
+    end = time.monotonic() + seconds
+    found = []
+    for process in started:
+        try:
+            text, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text, _ = process.communicate()
+            found.append(Measured(None, parse(text).mtu, f"no result within {seconds:g} s: {complaint(text)}"))
+            continue
+        measured = parse(text)
+        if process.returncode != 0:
+            measured = Measured(None, measured.mtu, f"exit {process.returncode}: {complaint(text)}")
+        found.append(measured)
+    return found
+
+
+# The judgement
+
+
+def checks(host: str, planned: Sequence[Facts], results: Sequence[Facts] | None) -> list[Check]:
+    """FABRIC.BANDWIDTH of each rail alone and of all together, FABRIC.BANDWIDTH_MTU; towards the one neighbour of `host`."""
+    found = {int(result["port"]): result for result in results or []}
+    made: list[Check] = []
+    alone = [test for test in planned if test["mode"] != TOGETHER]
+    for test in alone:
+        made.append(_rail(host, test, found.get(int(test["port"]))))
+    peers = dict.fromkeys(str(test["peer"]) for test in planned)
+    for peer in peers:
+        made.append(_total(host, peer, [test for test in planned if test["peer"] == peer], found))
+    small = {
+        str(test["hca"]): int(result["mtu"]) for test in alone if (result := found.get(int(test["port"]))) and result.get("mtu")
+    }
+    low = {hca: mtu for hca, mtu in small.items() if mtu < RDMA_MTU}
+    if low:
+        text = f"RDMA packets of {', '.join(f'{mtu} bytes on {hca}' for hca, mtu in low.items())}"
+        remedy = "MTU 1500 gives packets of 1024 bytes: set 9000 on every Spark (playbooks/fabric_network.yml) and jumbo frames on the switch."
+        made.append(Check("FABRIC.BANDWIDTH_MTU", host, WARN, text, f"{RDMA_MTU} bytes", remedy))
+    return made
+
+
+def _rail(host: str, test: Facts, result: Facts | None) -> Check:
+    where = f"rail {test['rail']} ({test['hca']}) to {test['peer']}"
+    expected = f"≥ {GOOD_GBPS:g} Gb/s"
+    gbps = (result or {}).get("gbps")
+    if gbps is None:
+        error = (result or {}).get("error") or "not measured"
+        remedy = f"Try the two ends by hand: ib_write_bw -d {test['hca']} -x {test['gid_index']}; and look at gate A's pings."
+        return judged("FABRIC.BANDWIDTH", host, None, f"{where}: {error}", expected, remedy)
+    text = f"{where}: {gbps:.1f} Gb/s"
+    if gbps >= GOOD_GBPS:
+        return Check("FABRIC.BANDWIDTH", host, PASS, text, expected)
+    if STALE_GBPS[0] <= gbps <= STALE_GBPS[1]:
+        text += ": stale initialisation of the ConnectX-7"
+        remedy = f"Reboot {host} and {test['peer']}; if it stays, shut both down and cut their AC power for 60 s (a reboot alone doesn't cure it)."
+    else:
+        remedy = (
+            "Look at PCIe (32.0 GT/s x4: PCIE_LINK of roce_facts; BIOS before 2026-04), the MTU, the cable, and other traffic."
+        )
+    return Check("FABRIC.BANDWIDTH", host, FAIL, text, expected, remedy)
+
+
+def _total(host: str, peer: str, planned: Sequence[Facts], found: Mapping[int, Facts]) -> Check:
+    """All rails at once. Two halves of one QSFP port carry about 190 Gb/s; a second cable adds nothing."""
+    id_ = "FABRIC.BANDWIDTH_TOTAL"
+    together = [test for test in planned if test["mode"] == TOGETHER]
+    values = [(found.get(int(test["port"])) or {}).get("gbps") for test in together or planned]
+    known = [float(value) for value in values if value is not None]
+    total = sum(known)
+    if not together:
+        text = f"one half only to {peer}: {total:.1f} Gb/s of about 190" if known else f"to {peer}: not measured"
+        remedy = "Both halves of the QSFP port need an address on every Spark: playbooks/fabric_network.yml, fabric_want_both_halves: true."
+        return Check(id_, host, WARN if known else FAIL, text, "both halves", remedy)
+    wanted = GOOD_GBPS * min(len(together), 2)
+    expected = f"≥ {wanted:g} Gb/s"
+    text = f"{len(together)} rails at once to {peer}: {total:.1f} Gb/s"
+    if len(known) < len(together):
+        lost = ", ".join(str(test["hca"]) for test, value in zip(together, values, strict=True) if value is None)
+        text = f"one half only to {peer}: {total:.1f} Gb/s, nothing over {lost}" if known else f"to {peer}: not measured"
+        return judged(id_, host, None, text, expected, f"Look at {lost} on {host} and its other end on {peer}.")
+    if total >= wanted:
+        return Check(id_, host, PASS, text, expected)
+    if STALE_GBPS[1] * 2 < total <= ONE_HALF_GBPS:
+        text += ": no more than one half carries alone"
+    remedy = "Each half must be a PCIe x4 link of its own, with an address and subnet of its own on every Spark."
+    return judged(id_, host, False, text, expected, remedy)

@@ -1,0 +1,353 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Gates A and B as rules: from what each Spark reported to checks.
+
+Gate A runs while the old lane still serves: it proves that everything the new release needs
+is there, on every rank, before anything is stopped. Gate B runs after the stop: it proves
+that nothing of the old ranks is left and that there is room. A host that did not report
+is a failed row, never a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
+from ansible.module_utils.sparklanes.common.sizes import size_bytes
+from ansible.module_utils.sparklanes.docker import images as docker_images
+from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
+from ansible.module_utils.sparklanes.fabric import nccl_conf
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.release.store import DeploymentState, Transaction, refusal
+
+GIB = 1024**3
+
+Facts = Mapping[str, Any]
+
+
+def reachable(hosts: Sequence[str], facts: Mapping[str, Facts | None]) -> list[Check]:
+    return [
+        judged(
+            "NODE.REACHABLE",
+            host,
+            facts.get(host) is not None,
+            "answers" if facts.get(host) is not None else "no answer over ssh",
+            "answers",
+            f"Look at {host}: power, management network, ssh. Nothing was stopped or changed.",
+        )
+        for host in hosts
+    ]
+
+
+def docker(host: str, facts: Facts) -> Check:
+    engine = facts.get("docker") or {}
+    error = engine.get("error") or ("" if engine.get("version") else "not measured")
+    return judged(
+        "NODE.DOCKER",
+        host,
+        not error,
+        error or f"Docker {engine.get('version')}",
+        "a daemon that answers",
+        f"On {host}: systemctl status docker; journalctl -u docker.",
+    )
+
+
+def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool = False) -> Check:
+    why = refusal(Transaction.from_dict(facts.get("transaction")), transaction, now, break_lock)
+    return judged("LOCK.FREE", host, not why, why or "free", "free", "")
+
+
+def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
+    state = DeploymentState.from_dict(facts.get("deployment_state"))
+    if forgotten and state.waits_for_a_person():
+        return Check("DEATHS.EXPLAINED", host, SKIP, f"{len(state.deaths)} unexplained, forgotten by launch_forget_deaths=true")
+    return judged(
+        "DEATHS.EXPLAINED",
+        host,
+        not state.waits_for_a_person(),
+        f"{len(state.deaths)} unexplained" + (f" (last: {state.deaths[-1]})" if state.deaths else ""),
+        "fewer than 2",
+        "Read the saved logs, then launch with -e launch_forget_deaths=true.",
+    )
+
+
+def strangers(host: str, facts: Facts, deployment: str) -> Check:
+    """What works on the GPU and is not ours, in a container or in none, and ranks of another deployment: named, refused, never stopped from here."""
+    found = [
+        f"process {entry.get('name')} (pid {entry.get('pid')})"
+        for entry in (facts.get("gpu") or {}).get("processes") or []
+        if entry.get("container") == ""
+    ]
+    for box in facts.get("containers") or []:
+        if box.get("running") and box.get("uses_gpu") and not box.get("deployment"):
+            found.append(f"{box['name']} ({box['image']})")
+        elif box.get("running") and box.get("deployment") not in (None, "", deployment):
+            found.append(f"{box['name']} (a rank of deployment {box['deployment']})")
+    return judged(
+        "CONTAINER.FOREIGN",
+        host,
+        not found,
+        ", ".join(found) or "none",
+        "none",
+        f"Stop it by hand if it may go (on {host}: docker stop -t 30 NAME, or end the process by its pid); a launch only stops what its deployment started.",
+    )
+
+
+def idle(host: str, facts: Facts | None) -> Check:
+    """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
+    known = facts or {}
+    found = [
+        f"container {box['name']} ({'rank of ' + box['deployment'] if box.get('deployment') else box['image']})"
+        for box in known.get("containers") or []
+        if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
+    ]
+    gpu_facts = known.get("gpu") or {}
+    found += [f"process {entry.get('name')} (pid {entry.get('pid')})" for entry in gpu_facts.get("processes") or []]
+    transaction = Transaction.from_dict(known.get("transaction"))
+    if transaction:
+        found.append(f"transaction {transaction.id} of {transaction.controller}")
+    unknown = ""
+    if facts is None:
+        unknown = "no answer over ssh"
+    elif not (known.get("docker") or {}).get("version"):
+        unknown = f"Docker was not asked ({(known.get('docker') or {}).get('error') or 'no answer'})"
+    elif gpu_facts.get("present") and gpu_facts.get("processes") is None:
+        unknown = f"the GPU's processes are not known ({gpu_facts.get('error') or 'no answer'})"
+    return judged(
+        "NODE.IDLE",
+        host,
+        not found and not unknown,
+        ", ".join(found) or unknown or "nothing runs",
+        "no rank, no GPU process, no open transaction",
+        "Stop the deployment first: ansible-playbook playbooks/stop.yml. Nothing was touched.",
+    )
+
+
+def ports(host: str, facts: Facts, wanted: Sequence[Mapping[str, Any]], deployment: str, stopped: bool) -> list[Check]:
+    """Each wanted port is free; before the stop it may still be held by a rank of this deployment itself."""
+    made = []
+    for want in wanted:
+        holders = [
+            entry
+            for entry in facts.get("listeners") or []
+            if int(entry["port"]) == int(want["port"]) and _meets(str(entry["address"]), str(want.get("address") or "*"))
+        ]
+        bad = [entry for entry in holders if stopped or entry.get("deployment") != deployment]
+        names = ", ".join(
+            f"container {entry['container']}"
+            if entry.get("container")
+            else f"process {entry.get('process') or '?'} (pid {entry.get('pid')})"
+            for entry in bad
+        )
+        what = f"{want['purpose']} port {want['port']}"
+        made.append(
+            judged(
+                "PORT.FREE",
+                host,
+                not bad,
+                f"{what}: {'held by ' + names if bad else 'free'}",
+                "free",
+                f"End the holder on {host}, or choose another port for the lane (lane_port, lane_master_port).",
+            )
+        )
+    return made
+
+
+def _meets(held: str, wanted: str) -> bool:
+    return "*" in (held, wanted) or wanted in ("0.0.0.0", "::") or held == wanted
+
+
+def image(host: str, facts: Facts, reference: str) -> Check:
+    """`facts["image"]` is what `ImageStore.find` recognised by the lane's digest or IDs."""
+    found = facts.get("image")
+    told = f"{reference.rpartition('@')[2][:19]} (by {found['how']})" if found else "not on this Spark"
+    return judged("IMAGE.DIGEST", host, bool(found), told, reference, "Run site.yml, which brings the image and compares it.")
+
+
+def staged(host: str, id_: str, what: str, facts: Facts | None) -> Check:
+    """`facts` is the check-mode result of a staging module: it would change nothing where everything is in place."""
+    if facts is None:
+        return judged(id_, host, None, "not measured", f"{what} staged and verified", "Run site.yml.")
+    failed = bool(facts.get("failed"))
+    pending = facts.get("actions") or []
+    found = facts.get("msg", "") if failed else "; ".join(pending) or f"{what} staged and verified"
+    return judged(
+        id_, host, not failed and not facts.get("changed"), found, f"{what} staged and verified", "Run site.yml, which stages it."
+    )
+
+
+def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[Check]:
+    """With the host's IPC namespace a rank uses the Spark's /dev/shm; Docker's own shm size is ignored then."""
+    if options.get("ipc") != "host":
+        return []
+    wanted = size_bytes(options.get("shm_size"))
+    total = facts.get("shm_total_bytes")
+    return [
+        judged(
+            "MEMORY.SHM",
+            host,
+            None if total is None else int(total) >= wanted,
+            "not measured" if total is None else f"/dev/shm of {int(total) / GIB:.2f} GiB",
+            f"≥ {wanted / GIB:.2f} GiB",
+            f"On {host}: mount -o remount,size={options.get('shm_size')} /dev/shm, and the same in /etc/fstab.",
+        )
+    ]
+
+
+def gate_a(
+    hosts: Sequence[str],
+    facts: Mapping[str, Facts | None],
+    specs: Mapping[str, Mapping[str, Any]],
+    staging: Mapping[str, Mapping[str, Facts | None]],
+    transaction: str,
+    now: float,
+    reach: Mapping[str, Facts],
+    break_lock: bool = False,
+    forget_deaths: bool = False,
+) -> list[Check]:
+    """Everything that can be known before the stop.
+
+    hosts: the ranks in order. facts: `readiness_info` of each, None where a host did not answer.
+    specs: the rendered rank spec of each. staging: per host, check-mode results of the staging modules by check id.
+    reach: what each was to try over the fabric (fabric_reach.plans).
+    """
+    made = reachable(hosts, facts)
+    for host in hosts:
+        known, spec = facts.get(host), specs[host]
+        if known is None:
+            continue
+        made.append(docker(host, known))
+        made.append(lock(host, known, transaction, now, break_lock))
+        made.append(deaths(host, known, forget_deaths))
+        made.append(strangers(host, known, str(spec["deployment"])))
+        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
+        made.append(image(host, known, str(spec["image"])))
+        made += [
+            staged(host, id_, what, (staging.get(host) or {}).get(id_)) for id_, what in STAGED if id_ in staging.get(host, {})
+        ]
+        if known.get("image"):
+            made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
+        made += fabric_reach.gate_checks(host, reach.get(host) or {}, known, facts.get(hosts[0]))
+        made += shared_memory(host, known, spec.get("options") or {})
+        if (spec.get("options") or {}).get("gpus"):
+            made += gpu_facts.gate(host, known.get("gpu") or {})
+    made += docker_images.parity({host: (facts.get(host) or {}).get("image") for host in hosts})
+    return made
+
+
+STAGED = (("WEIGHTS.STAGED", "weights (and drafter)"), ("OVERLAYS.STAGED", "overlays and extras"))
+
+
+def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ports that this rank's engine will bind: the API and the rendezvous, both on rank 0 alone."""
+    if int(spec["rank"]) != 0:
+        return []
+    wanted = [{"purpose": "API", "address": spec["api"]["host"], "port": spec["api"]["port"]}]
+    if int(spec["world_size"]) > 1 and spec.get("master"):
+        # The rendezvous listens on every interface, whatever address it is given.
+        wanted.append({"purpose": "rendezvous", "address": "*", "port": spec["master"]["port"]})
+    return wanted
+
+
+def gate_b(
+    hosts: Sequence[str],
+    facts: Mapping[str, Facts | None],
+    specs: Mapping[str, Mapping[str, Any]],
+    settled: Mapping[str, Facts | None],
+) -> list[Check]:
+    """After the stop: nothing of the old ranks left, ports and GPU free, memory there.
+
+    settled: host → result of `memory_settle`, which judged what it did.
+    """
+    made = reachable(hosts, facts)
+    for host in hosts:
+        known, spec = facts.get(host), specs[host]
+        if known is None:
+            continue
+        left = [box["name"] for box in known.get("containers") or [] if box.get("deployment") == spec["deployment"]]
+        made.append(
+            judged(
+                "RANK.STOPPED",
+                host,
+                not left,
+                ", ".join(left) or "no rank left",
+                "no rank left",
+                f"Look at {host}: docker ps -a.",
+            )
+        )
+        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=True)
+        if (spec.get("options") or {}).get("gpus"):
+            made.append(gpu_idle(host, known))
+        made += settled_memory(host, settled.get(host))
+    return made
+
+
+def settled_memory(host: str, settled: Facts | None) -> list[Check]:
+    """The rows that `memory_settle` made; without them memory was not measured."""
+    made = [Check.from_dict(check) for check in (settled or {}).get("checks") or []]
+    if made:
+        return made
+    found = str((settled or {}).get("msg") or "not measured")
+    return [judged("MEMORY.FREE", host, None, found, "memory settled and touched", f"Look at /proc/meminfo of {host}.")]
+
+
+def gpu_idle(host: str, facts: Facts) -> Check:
+    found = facts.get("gpu") or {}
+    processes = found.get("processes")
+    if found.get("error") or processes is None:
+        return judged("GPU.IDLE", host, None, found.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
+    names = ", ".join(f"{entry['name']} (pid {entry['pid']})" for entry in processes)
+    return judged(
+        "GPU.IDLE",
+        host,
+        not processes,
+        names or "no compute process",
+        "no compute process",
+        f"Something still holds the GPU of {host}; end it by hand, by its pid.",
+    )
+
+
+def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release: str) -> list[Check]:
+    """Every rank's container runs this release. /health is no answer to this: it stays 200 over a dead worker."""
+    made = []
+    for host in hosts:
+        rank = ranks.get(host)
+        if rank is None:
+            made.append(judged("RANK.ALIVE", host, None, "no answer over ssh", "runs", f"Look at {host}."))
+            continue
+        ok = bool(rank.get("running")) and rank.get("release") == release
+        found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
+        made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))
+    return made
+
+
+def serves(hosts: Sequence[str], facts: Mapping[str, Facts | None], release: str) -> bool:
+    """Whether every rank already runs this release, as a finished transaction left it.
+
+    While one is open (an interrupted launch), the same release may well run, but in the middle of its boot.
+    """
+    return bool(hosts) and all(
+        any(box.get("running") and box.get("release") == release for box in (facts.get(host) or {}).get("containers") or [])
+        and ((facts.get(host) or {}).get("deployment_state") or {}).get("current") == release
+        and not (facts.get(host) or {}).get("transaction")
+        for host in hosts
+    )
+
+
+def other_lane(facts: Facts, lane: str) -> str:
+    """What serves on this Spark, or may, if it is something else than `lane`; empty where nothing does.
+
+    A lane by its name; what a person started by hand has wishes that nobody knows.
+    """
+    problem = str((facts.get("docker") or {}).get("error") or "")
+    if problem and problem != NO_DOCKER:
+        return f"something unknown ({problem})"
+    boxes = [
+        box for box in facts.get("containers") or [] if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
+    ]
+    names = [str(box.get("lane") or "") if box.get("deployment") else f"container {box.get('name')}" for box in boxes]
+    if not boxes:
+        names = [f"process {one.get('name')} (pid {one.get('pid')})" for one in (facts.get("gpu") or {}).get("processes") or []]
+    return next((name for name in names if name != lane), "")

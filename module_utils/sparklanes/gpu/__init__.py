@@ -1,0 +1,3 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU: nvidia-smi, Xids, the clock cap, and its speed under load."""

@@ -1,0 +1,410 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Does a lane fit a Spark, and what is the highest share of its memory that the engine can get?
+
+CPU and GPU share one pool, so everything counts against it: weights, drafter, KV cache, graphs, processes,
+the system. What a lane takes is measured by its source and stands in `lane_memory`; what nobody measured is
+unknown and named, and never taken for nothing. A rule fails only where the least possible sum does not fit,
+and passes only where the most does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.common.sizes import size_bytes
+from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
+
+GIB = 1024**3
+# The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
+# pair of Sparks (GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47: 101.3 to 102.2).
+BEST_CUDA_GIB = 113.0
+POOR_CUDA_GIB = 101.3
+# A Spark without a rank: MemTotal less MemAvailable, in two public reports (nvitop PR 208 and another).
+IDLE_GIB = 8.6
+IDLE_MOST_GIB = 11.4
+# The most that any lane measured beside weights, drafter, graphs and KV cache (743B, DCP4 with NVFP4 cache).
+OTHER_MOST_GIB = 16.71
+# 2,048 tokens × 154,880 rows × (2 + 4) bytes: logits and their logarithms, for a moment, seen by no profile (vLLM 52054).
+SCORING_GIB = 1.77
+SCORING_BYTES = 6
+# The largest that a measured lane serves with; 64 GB was suspected in sudden power-offs (field report of DeepSeek-v4-Flash, issue 31).
+SHM_GIB = 32.0
+# MemAvailable leaves out the kernel's reserves, so free memory may turn out this much more.
+SLACK = 1.02
+
+# name → least, most (GiB of a Spark where it is memory of one), what it is.
+_MEMORY = (0.0, SPARK_GIB)
+_COUNT = (0.0, float("inf"))
+_SOME = (1.0, float("inf"))
+RANGES: dict[str, tuple[float, float]] = {
+    # The kernel's own.
+    "lane_swappiness": (0, 200),
+    "lane_swap_min_gib": (0, 256),
+    "lane_engine_boots_warn": (0, 100000),
+    "lane_page_cache_interval_seconds": _SOME,
+    "lane_page_cache_duration_seconds": _COUNT,
+    "lane_page_cache_floor_gib": (0.001, SPARK_GIB),
+    "lane_min_free_gib": _MEMORY,
+    "lane_settle_seconds": _COUNT,
+    "lane_min_blocks": _COUNT,
+    "lane_touch_probe_gib": _MEMORY,
+    "lane_touch_margin_gib": _MEMORY,
+    "lane_gpu_memory_utilization": (0.001, 1.0),
+    "lane_kv_cache_memory_bytes": _SOME,
+    "lane_max_model_len": _SOME,
+    "lane_max_num_seqs": _SOME,
+    "lane_max_num_batched_tokens": _SOME,
+    "lane_memory.kv_bytes_per_token": _SOME,
+    "lane_memory.vocab_size": _SOME,
+    **{
+        f"lane_memory.{name}_gib": _COUNT
+        for name in ("weights", "drafter", "graphs", "other", "parked", "reserve", "kv", "worker_less", "scoring")
+    },
+}
+
+Lane = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one Spark says of its memory, in GiB. `idle`: no rank and nothing on its GPU, so what is in use stays in use."""
+
+    total: float | None = None
+    available: float | None = None
+    free: float | None = None
+    idle: bool = False
+
+    @classmethod
+    def of(cls, meminfo: Mapping[str, int] | None, idle: bool) -> Node:
+        known = meminfo or {}
+        total, available, free = (
+            known[name] / GIB if isinstance(known.get(name), int) and known[name] >= 0 else None
+            for name in ("MemTotal", "MemAvailable", "MemFree")
+        )
+        return cls(total or None, available, free, idle)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the budget; `gib` is None where nobody knows."""
+
+    item: str
+    gib: float | None
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"item": self.item, "gib": None if self.gib is None else round(self.gib, 2), "source": self.source}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The sum of a rank: what is taken at least and at most, of what there is."""
+
+    rows: tuple[Row, ...]
+    unknown: tuple[str, ...]
+    least: float
+    # None where a part is unknown, so that there is no upper bound.
+    most: float | None
+    # Whether `most` is this lane's own measurement rather than the most of any other.
+    measured: bool
+    have: float | None
+    reserve: float
+    kv: float | None
+
+
+# GPUs with memory of their own: nothing here is true of them.
+APART = ("sm_90", "sm_120")
+
+
+def _eager(lane: Lane) -> bool:
+    return bool((lane.get("lane_engine_args") or {}).get("--enforce-eager"))
+
+
+def total_of(lane: Lane, node: Node | None) -> float | None:
+    """The memory of the Spark; before one was asked, that of every published one. Without a GPU it may be any machine."""
+    if node is not None:
+        return node.total
+    return SPARK_GIB if lane.get("lane_gpu_arch") == "sm_121" else None
+
+
+def kv_given(lane: Lane) -> tuple[float | None, str]:
+    """GiB of KV cache that the worst rank has, and who says so."""
+    if lane.get("lane_kv_cache_memory_bytes"):
+        return lane["lane_kv_cache_memory_bytes"] / GIB, "lane_kv_cache_memory_bytes"
+    memory = lane["lane_memory"]
+    if memory["kv_gib"] is None:
+        return None, "sized by the engine, lane_memory.kv_gib is unknown"
+    less = memory["worker_less_gib"] if (lane.get("lane_nodes") or 1) > 1 else 0.0
+    return max(0.0, memory["kv_gib"] - less), "lane_memory.kv_gib" + (f", a worker {less:g} GiB less" if less else "")
+
+
+def scoring(lane: Lane) -> tuple[float, str]:
+    """GiB that the teacher-forcing gate takes of a rank for a moment."""
+    memory = lane["lane_memory"]
+    if memory["scoring_gib"] is not None:
+        return memory["scoring_gib"], "lane_memory.scoring_gib"
+    tokens, rows = lane.get("lane_max_num_batched_tokens"), memory["vocab_size"]
+    if tokens and rows:
+        return tokens * rows * SCORING_BYTES / GIB, f"{tokens:,} tokens × {rows:,} rows × {SCORING_BYTES} bytes"
+    return SCORING_GIB, "as on the 743B lanes; not measured here"
+
+
+def budget(lane: Lane, node: Node | None = None) -> Budget:
+    """What the worst rank of a resolved lane takes. `node`: one Spark as it is now; without it, a Spark as published."""
+    memory = lane["lane_memory"]
+    said = str(memory["source"] or "lane_memory")
+    total = total_of(lane, node)
+    kv, kv_source = kv_given(lane)
+    weights = memory["weights_gib"]
+    drafter = 0.0 if memory["drafter_gib"] is None and not lane.get("lane_drafter") else memory["drafter_gib"]
+    graphs = 0.0 if memory["graphs_gib"] is None and _eager(lane) else memory["graphs_gib"]
+    share = lane.get("lane_gpu_memory_utilization")
+    if kv is None and share is not None and total is not None and weights is not None and drafter is not None:
+        kv = max(0.0, share * total - weights - drafter)
+        kv_source = f"what lane_gpu_memory_utilization {share:g} leaves, activations included"
+    parts = {"weights": weights, "drafter": drafter, "graphs": graphs, "kv cache": kv}
+    sources = {"weights": said, "drafter": said, "graphs": "--enforce-eager" if _eager(lane) else said, "kv cache": kv_source}
+    rows = [Row(name, gib, sources[name] if gib is not None else "unknown") for name, gib in parts.items()]
+    unknown = tuple(
+        f"lane_memory.{name}_gib" if name != "kv cache" else "lane_memory.kv_gib" for name in parts if parts[name] is None
+    )
+    known = sum(gib for gib in parts.values() if gib is not None)
+    extra = _beyond_idle(node)
+    if extra:
+        rows.append(Row("in use beyond an idle Spark", extra, f"MemTotal less MemAvailable, less {IDLE_MOST_GIB:g}"))
+    other = memory["other_gib"]
+    if other is not None:
+        rows.append(Row("all else", other, said))
+        least = most = known + extra + other
+    else:
+        less = memory["worker_less_gib"] if (lane.get("lane_nodes") or 1) > 1 else 0.0
+        rows.append(Row("all else", None, f"unknown: {IDLE_GIB:g} on an idle Spark, {OTHER_MOST_GIB:g} the most of any lane"))
+        least, most = known + extra + IDLE_GIB, known + extra + less + OTHER_MOST_GIB
+    rows.append(Row("kept free", memory["reserve_gib"], "lane_memory.reserve_gib"))
+    taken, why = scoring(lane)
+    rows.append(Row("scoring, for a moment", taken, why))
+    have = None
+    if total is not None:
+        have = total + memory["parked_gib"]
+        rows.append(Row("memory of the Spark", total, "its MemTotal" if node else "every published Spark"))
+        if memory["parked_gib"]:
+            rows.append(Row("parked in swap by design", memory["parked_gib"], said))
+    return Budget(
+        tuple(rows), unknown, least, None if unknown else most, other is not None, have, memory["reserve_gib"], kv_given(lane)[0]
+    )
+
+
+def _beyond_idle(node: Node | None) -> float:
+    """What other programs of an idle Spark hold. A Spark whose ranks still run tells nothing about it."""
+    if node is None or not node.idle or node.total is None or node.available is None:
+        return 0.0
+    return max(0.0, node.total - node.available - IDLE_MOST_GIB)
+
+
+def rows_of(lane: Lane, node: Node | None = None) -> list[dict[str, Any]]:
+    """The budget as a table: item, gib (None: unknown), source. For people and for JSON."""
+    return [row.to_dict() for row in budget(lane, node).rows]
+
+
+def text(lane: Lane, node: Node | None = None) -> list[str]:
+    """The same as lines."""
+    rows = budget(lane, node).rows
+    width = max(len(row.item) for row in rows)
+    return [
+        f"{row.item.ljust(width)}  {'     ?' if row.gib is None else format(row.gib, '6.2f')} GiB  {row.source}" for row in rows
+    ]
+
+
+def highest_utilization(obtainable: float, total: float) -> float:
+    """The highest lane_gpu_memory_utilization that passes the engine's check at its start, in hundredths."""
+    return max(0, int(obtainable / total * 100 + 1e-9)) / 100 if total > 0 else 0.0
+
+
+# --- rules -----------------------------------------------------------------------------------------------------
+
+
+def checks(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """Whether the lane may boot on this Spark; without `node`, on any Spark (preflight)."""
+    made = [*check_context(lane, host), *check_reported(lane, host)]
+    if lane.get("lane_gpu_arch") in APART:
+        return made
+    made += [*check_fit(lane, host, node), *check_utilization(lane, host, node)]
+    made += [*check_scoring(lane, host, node), *check_shm(lane, host, node)]
+    return made
+
+
+def check_fit(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """All that a rank takes against all that there is."""
+    sum_ = budget(lane, node)
+    if sum_.have is None:
+        if node is None:
+            return []  # a lane without a GPU may run on any machine; gate A asks it
+        remedy = f"Look at /proc/meminfo of {host}."
+        return [Check("BUDGET.FIT", host, FAIL, "MemTotal was not measured", "MemTotal", remedy)]
+    room = sum_.have - sum_.reserve
+    expected = f"≤ {room:.1f} GiB"
+    over = sum_.least - room
+    least = f"{'' if sum_.measured and not sum_.unknown else 'at least '}{sum_.least:.1f} GiB"
+    if over > 1e-6:
+        # What is pinned is the one part that a person can make smaller without another checkpoint.
+        pin = sum_.kv is not None and lane.get("lane_kv_cache_memory_bytes") and sum_.kv > over
+        remedy = (
+            f"Set lane_kv_cache_memory_bytes to at most {max(0.0, (sum_.kv or 0) - over):.2f}GiB, or end what else uses this Spark's memory."
+            if pin
+            else "Take smaller weights or more Sparks, or end what else uses this Spark's memory."
+        )
+        return [Check("BUDGET.FIT", host, FAIL, f"{_parts(sum_)}: {least}", expected, remedy)]
+    if sum_.unknown:
+        remedy = f"Nobody measured it. Once the lane ran, write the number into {', '.join(sum_.unknown)}."
+        return [Check("BUDGET.FIT", host, WARN, f"{_parts(sum_)}: {least}; unknown: {', '.join(sum_.unknown)}", expected, remedy)]
+    if sum_.most is not None and sum_.most > room + 1e-6:
+        remedy = "Watch MemAvailable during the boot, and write what it falls to as lane_memory.other_gib."
+        return [Check("BUDGET.FIT", host, WARN, f"{_parts(sum_)}: {least}, at most {sum_.most:.1f} GiB", expected, remedy)]
+    return [Check("BUDGET.FIT", host, PASS, f"{_parts(sum_)}: {least}", expected)]
+
+
+def _parts(sum_: Budget) -> str:
+    taken = [
+        row for row in sum_.rows if row.item in ("weights", "drafter", "graphs", "kv cache", "all else") or "beyond" in row.item
+    ]
+    return " + ".join(f"{row.item} {'?' if row.gib is None else format(row.gib, '.1f')}" for row in taken if row.gib != 0)
+
+
+def check_context(lane: Lane, host: str) -> list[Check]:
+    """One request of the full context fits the KV cache: the engine refuses to start otherwise, after it loaded the weights."""
+    tokens, per_token = lane.get("lane_max_model_len"), lane["lane_memory"]["kv_bytes_per_token"]
+    given, source = kv_given(lane)
+    if not tokens:
+        return []
+    if given is None or not per_token:
+        lacks = " and ".join(
+            name for name, value in (("lane_memory.kv_bytes_per_token", per_token), ("lane_memory.kv_gib", given)) if not value
+        )
+        return [
+            Check(
+                "BUDGET.CONTEXT",
+                host,
+                WARN,
+                f"unknown for {tokens:,} tokens: {lacks}",
+                "one request of lane_max_model_len fits the KV cache",
+                "Take it from the engine's boot log: the size of the KV cache over its tokens.",
+            )
+        ]
+    needed = tokens * per_token / GIB
+    fits = int(given * GIB / per_token)
+    found = f"{tokens:,} tokens need {needed:.2f} GiB of KV cache on each rank"
+    expected = f"≤ {given:.2f} GiB ({source})"
+    if fits >= tokens:
+        return [Check("BUDGET.CONTEXT", host, PASS, found, expected)]
+    remedy = f"Set lane_max_model_len to at most {fits:,}, or give the cache {needed:.2f} GiB where BUDGET.FIT has the room."
+    return [Check("BUDGET.CONTEXT", host, FAIL, found, expected, remedy)]
+
+
+def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """At its start the engine wants this share of the whole to be free, pinned KV cache or not."""
+    share, total = lane.get("lane_gpu_memory_utilization"), total_of(lane, node)
+    if share is None or total is None:
+        return []
+    wanted = share * total
+    found = f"lane_gpu_memory_utilization {share:g} of {total:.2f} GiB is {wanted:.1f} GiB"
+    if node is None:
+        best = highest_utilization(BEST_CUDA_GIB, SPARK_GIB)
+        expected = f"≤ {BEST_CUDA_GIB:g} GiB, the most that CUDA ever had free; another pair got {POOR_CUDA_GIB:g}"
+        remedy = f"Set lane_gpu_memory_utilization to at most {best:.2f}."
+        return [Check("BUDGET.UTILIZATION", host, PASS if wanted <= BEST_CUDA_GIB else FAIL, found, expected, remedy)]
+    if not node.idle:
+        # What the ranks hold comes back with the stop; gate B measures.
+        return []
+    if node.available is None:
+        return [
+            Check(
+                "BUDGET.UTILIZATION",
+                host,
+                FAIL,
+                f"{found}; MemAvailable was not measured",
+                "MemAvailable",
+                "Look at /proc/meminfo.",
+            )
+        ]
+    best = highest_utilization(node.available, total)
+    expected = f"≤ {node.available:.1f} GiB available, so at most {best:.2f}"
+    if wanted <= node.available:
+        return [Check("BUDGET.UTILIZATION", host, PASS, found, expected)]
+    remedy = f"End what uses the memory of {host}, or set lane_gpu_memory_utilization to {best:.2f}: the engine ends at its start otherwise."
+    return [Check("BUDGET.UTILIZATION", host, FAIL if wanted > node.available * SLACK else WARN, found, expected, remedy)]
+
+
+def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """What the gates need besides: a lane may serve well and die of being scored. Only a warning, since scoring is a choice."""
+    sum_ = budget(lane, node)
+    if sum_.have is None or sum_.most is None:
+        return []  # BUDGET.FIT says what is unknown
+    taken, source = scoring(lane)
+    left = sum_.have - sum_.most
+    found = f"scoring takes {taken:.2f} GiB of each rank for a moment ({source}), {max(0.0, left):.2f} GiB are left"
+    if left >= taken:
+        return [Check("BUDGET.SCORING", host, PASS, found)]
+    remedy = (
+        "A rank can die while it is scored. Launch once with less: lane_kv_cache_memory_bytes 2GiB smaller, "
+        "or lane_max_num_batched_tokens of 512 to 1024."
+    )
+    return [Check("BUDGET.SCORING", host, WARN, found, f"≤ {max(0.0, left):.2f} GiB", remedy)]
+
+
+def check_shm(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """Shared memory is of the same pool. It counts as it fills; a size that could push the GPU out is warned of."""
+    try:
+        size = size_bytes((lane.get("lane_container") or {}).get("shm_size")) / GIB
+    except ValueError:
+        return []  # the container's own rule says so
+    sum_ = budget(lane, node)
+    if not size or sum_.have is None:
+        return []
+    could = sum_.least + size
+    found = f"up to {size:.1f} GiB of shared memory beside {sum_.least:.1f} GiB"
+    if size <= SHM_GIB or could <= sum_.have:
+        return [Check("BUDGET.SHM", host, PASS, found)]
+    return [
+        Check(
+            "BUDGET.SHM",
+            host,
+            WARN,
+            found,
+            f"≤ {SHM_GIB:g} GiB, the most of a measured lane, or ≤ {sum_.have:.1f} GiB in sum",
+            "Filled, it takes the memory of the GPU: set lane_container.shm_size to 10g.",
+        )
+    ]
+
+
+def check_reported(lane: Lane, host: str) -> list[Check]:
+    """Failures that a source tells of. Where another source disagrees, a person decides."""
+    tokens = lane.get("lane_max_model_len") or 0
+    pinned = (lane.get("lane_kv_cache_memory_bytes") or 0) / GIB
+    made = []
+    for case in lane["lane_memory"]["reported"]:
+        length, size = case["from_max_model_len"], case["from_kv_gib"]
+        if (length is not None and tokens < length) or (size is not None and pinned < size - 1e-6):
+            continue
+        limits = [f"lane_max_model_len < {length:,}"] if length is not None else []
+        limits += [f"lane_kv_cache_memory_bytes < {size:g} GiB"] if size is not None else []
+        made.append(
+            Check(
+                "BUDGET.REPORTED",
+                host,
+                WARN if case["disputed"] else FAIL,
+                f"{case['what']} ({case['source']})",
+                " or ".join(limits) or "sources that agree",
+                "Sources disagree: watch memory on every rank during this boot."
+                if case["disputed"]
+                else "Stay below it, or remove the entry of lane_memory.reported once it holds no longer.",
+            )
+        )
+    if not made and lane["lane_memory"]["reported"]:
+        made.append(
+            Check("BUDGET.REPORTED", host, PASS, f"like none of {len(lane['lane_memory']['reported'])} reported failures")
+        )
+    return made

@@ -1,0 +1,111 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What fits into the KV cache of a lane: context by requests at a time, and what one more GiB buys.
+
+From the bytes a token that the lane's source measured (`lane_memory.kv_bytes_per_token`, on each rank, so decode
+context parallelism is in it). The pool that an engine reports is never the whole truth, and never shown without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible.module_utils.sparklanes.lane.budget import GIB, kv_given
+from ansible.module_utils.sparklanes.lane.render import lookup
+from ansible.module_utils.sparklanes.lane.view import View
+
+# Of the reported pool, what one long request really filled, where a lane has no measurement of its own: both DCP lanes
+# of the 743B model 94 %; GLM-5.3-Flash half (743B README, findings; Flash 4x notes, pull request 12).
+FILLED_BIG = 0.94
+FILLED_FLASH = 0.5
+# Where nobody says how many requests run at a time.
+AT_ONCE = 8
+
+CAVEAT = (
+    "reported: as the engine's boot log counts, full windows times the window. It grows with the window without a byte more of "
+    "memory, and rank 0 prints it while the least of all ranks counts."
+)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Tokens that fit; None where it is not known."""
+
+    gib: float | None
+    source: str
+    bytes_per_token: int | None
+    ranks: int
+    reported: int | None
+    share: float | None
+    share_source: str
+
+    @property
+    def filled(self) -> int | None:
+        """Tokens that a careful person plans with."""
+        return None if self.reported is None or self.share is None else int(self.reported * self.share)
+
+    @property
+    def tokens_per_gib(self) -> int | None:
+        return int(GIB / self.bytes_per_token) if self.bytes_per_token else None
+
+
+def capacity(lane: Mapping[str, Any]) -> Capacity:
+    """The KV cache of a resolved lane in tokens."""
+    view = View(lane)
+    gib, source = kv_given(lane)
+    per_token = lane["lane_memory"]["kv_bytes_per_token"]
+    reported = int(gib * GIB / per_token) if gib is not None and per_token else None
+    share, why = _filled(view)
+    return Capacity(gib, source, per_token, max(1, view.dcp or 1), reported, share, why)
+
+
+def _filled(view: View) -> tuple[float | None, str]:
+    printed, measured = (lookup(view.lane, f"lane_expect.kv_pool_tokens.{name}") for name in ("boot_log", "measured"))
+    if all(isinstance(value, int | float) and value > 0 for value in (printed, measured)):
+        return float(measured / printed), "as one long request of this lane filled it"
+    if view.flash:
+        return FILLED_FLASH, "the one measurement of GLM-5.3-Flash"
+    if view.big:
+        return FILLED_BIG, "both lanes of this model that were measured"
+    return None, "nobody filled it"
+
+
+def rows(lane: Mapping[str, Any]) -> list[tuple[int, int, int | None]]:
+    """Requests at a time, tokens of context for each as reported, and as filled; empty where it is not known."""
+    found = capacity(lane)
+    if found.reported is None:
+        return []
+    window, most = lane["lane_max_model_len"] or found.reported, lane["lane_max_num_seqs"] or AT_ONCE
+    counts = sorted({count for count in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512) if count <= most} | {most})
+    return [
+        (count, min(window, found.reported // count), None if found.filled is None else min(window, found.filled // count))
+        for count in counts
+    ]
+
+
+def text(lane: Mapping[str, Any]) -> list[str]:
+    """The table for people, with what it does not say."""
+    found = capacity(lane)
+    cache = "unknown" if found.gib is None else f"{found.gib:.2f} GiB on each rank"
+    token = "unknown" if found.bytes_per_token is None else f"{found.bytes_per_token:,} bytes a token"
+    shared = f"{found.ranks} ranks share it" if found.ranks > 1 else "each rank holds all of it"
+    lines = [f"KV cache: {cache} ({found.source}), {token}; {shared}"]
+    table = rows(lane)
+    if not table:
+        return [*lines, "what fits is unknown: lane_memory.kv_bytes_per_token and the size of the cache give it"]
+    lines.append(f"{'at a time':>9}  {'context each, reported':>22}  {'filled':>10}")
+    lines += [
+        f"{count:>9}  {context:>22,}  {'?' if careful is None else format(careful, ','):>10}" for count, context, careful in table
+    ]
+    lines.append(f"one more GiB on each rank: {found.tokens_per_gib:,} tokens, reported")
+    lines.append(CAVEAT)
+    share = "unknown" if found.share is None else f"{found.share:.0%} of it"
+    lines.append(f"filled: {share}, {found.share_source}.")
+    measured_at = lookup(lane, "lane_expect.context")
+    if measured_at and lane["lane_max_model_len"] and measured_at != lane["lane_max_model_len"]:
+        lines.append(
+            f"The bytes a token were measured with a window of {measured_at:,}; this one is {lane['lane_max_model_len']:,}."
+        )
+    return lines

@@ -1,0 +1,144 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Start and stop the rank of a deployment on this Spark, from the spec that a release froze here.
+
+Module `rank` does it for a playbook, the unit of role spark_boot after a power cut: both by this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ansible.module_utils.sparklanes.common.commands import Run
+from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT
+from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker
+from ansible.module_utils.sparklanes.docker.jit_cache import measure
+from ansible.module_utils.sparklanes.docker.store import ImageStore
+from ansible.module_utils.sparklanes.host import boots as host_boots
+from ansible.module_utils.sparklanes.rank.spec import docker_create_argv
+from ansible.module_utils.sparklanes.release.store import Store
+
+
+class RankError(Exception):
+    """The rank can't be started or stopped; the text says why and what to do."""
+
+
+class Rank:
+    """The rank of one deployment on this Spark."""
+
+    def __init__(
+        self,
+        run: Run,
+        deployment: str,
+        root: str = STATE_ROOT,
+        log_root: str = LOG_ROOT,
+        stamp: str | None = None,
+        check: bool = False,
+    ) -> None:
+        self.run = run
+        self.docker = Docker(run)
+        self.store = Store(deployment, root)
+        self.root, self.log_root, self.stamp, self.check = root, log_root, stamp, check
+        self.actions: list[str] = []
+        self.logs: list[str] = []
+
+    def fail(self, message: str) -> NoReturn:
+        raise RankError(message)
+
+    def ours(self) -> list[Container]:
+        return self.docker.containers(f"label={LABEL_DEPLOYMENT}={self.store.deployment}")
+
+    def start(self, release: str, secret_env: Mapping[str, Any]) -> dict[str, Any]:
+        spec = self.store.spec(release)
+        if spec is None:
+            self.fail(
+                f"release {release} is not frozen on this Spark ({self.store.release_folder(release)}/rank.json is missing). "
+                "Run playbooks/launch.yml, which freezes it on every rank before anything is stopped"
+            )
+        name = spec["container"]
+        for box in self.ours():
+            if box.running and (box.name != name or box.release != release):
+                self.fail(
+                    f"container {box.name} already runs release {box.release or 'unknown'} of deployment {self.store.deployment}; "
+                    f"expected none or release {release}. Stop it first: playbooks/stop.yml"
+                )
+            if box.running:
+                return {"changed": False, "cold": False, "container": {"name": box.name, "id": box.id[:12]}}
+        stranger = self.docker.named(name)
+        if stranger is not None and stranger.deployment != self.store.deployment:
+            self.fail(
+                f"a container named {name} exists that sparklanes did not make (image {stranger.image}, {stranger.status}). "
+                f"Remove or rename it by hand; it is never touched from here"
+            )
+        local = self.refuse_missing(spec)
+        self.actions.append(f"Start {name} from {spec['image']}")
+        cold = bool(spec.get("jit_cache")) and not measure(Path(spec["jit_cache"]))[0]
+        if not self.check:
+            for box in self.ours():
+                self.remove(box)
+            argv = docker_create_argv({**spec, "image": local})
+            self.docker.call(*argv[1:], environ=self.secrets(spec, secret_env))
+            host_boots.add(self.root)
+            self.docker.call("start", name)
+        started = None if self.check else self.docker.named(name)
+        return {
+            "changed": True,
+            "cold": cold,
+            "container": {"name": name, "id": started.id[:12] if started else ""},
+            "diff": {"before": "no rank runs\n", "after": f"{name} runs release {release}\n"},
+        }
+
+    def secrets(self, spec: Mapping[str, Any], secret_env: Mapping[str, Any]) -> dict[str, str]:
+        given = {str(key): str(value) for key, value in secret_env.items()}
+        missing = [name for name in spec.get("secret_env") or [] if not given.get(name)]
+        if missing:
+            self.fail(
+                f"the spec needs {', '.join(missing)} and no value was given. Put it into the site's vault "
+                "(inventory/fleet/group_vars/all/vault.yml) or remove the API key of the lane"
+            )
+        return {name: given[name] for name in spec.get("secret_env") or []}
+
+    def refuse_missing(self, spec: dict[str, Any]) -> str:
+        """The name of the image on this Spark, once all that the rank needs is there."""
+        absent = [
+            mount["source"] for mount in spec.get("mounts") or [] if not (mount.get("create") or Path(mount["source"]).exists())
+        ]
+        if absent:
+            self.fail(f"{', '.join(absent)}: to be mounted into the rank, and missing on this Spark. Run site.yml to stage it")
+        found = ImageStore(self.run, Path(self.root, "images")).find(spec["image"], spec.get("image_ids") or [])
+        if found is None:
+            self.fail(f"image {spec['image']} is not on this Spark. Run site.yml to pull it")
+        return str(found.name)
+
+    def stop(self, timeout_seconds: int) -> dict[str, Any]:
+        boxes = self.ours()
+        for box in boxes:
+            if box.running:
+                self.actions.append(f"Stop {box.name} (release {box.release}), {timeout_seconds} s to end")
+            self.actions.append(f"Save the log of {box.name} and remove it")
+            if self.check:
+                continue
+            if box.running:
+                self.docker.call("stop", "--time", str(timeout_seconds), box.id)
+            self.remove(box)
+        before = "".join(f"{box.name} ({box.status}) of release {box.release}\n" for box in boxes)
+        return {"changed": bool(boxes), "diff": {"before": before, "after": ""}}
+
+    def remove(self, box: Container) -> None:
+        """Save the log of an ended container, then remove it. Docker itself refuses a running one."""
+        spec = self.store.spec(box.release) if box.release else None
+        stamp = self.stamp or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        folder = Path(self.log_root, self.store.deployment, stamp)
+        label = f"rank{box.labels.get('sparklanes.rank', '')}"
+        path = folder / f"{label}.log"
+        for again in range(2, 100):
+            if not path.exists():
+                break
+            path = folder / f"{label}.{again}.log"
+        # A release that was pruned names its secrets no more: then no value is written.
+        self.docker.save_logs(box, path, redact=None if spec is None else list(spec.get("secret_env") or []))
+        self.logs.append(str(path))
+        self.docker.call("rm", box.id)

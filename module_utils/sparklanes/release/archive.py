@@ -1,0 +1,222 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The job that puts all that a lane needs into one place, with hashes: published images and files have vanished.
+
+    DIRECTORY/LANE/
+        image.tar            what `docker save` wrote
+        overlays/ extras/    the files that the lane mounts, under the names that it gives them
+        models/NAME/         the drafter, and the weights where they are asked for
+        manifests/NAME.json  every file of each model with its size and sha256
+        lane.json            the lane as it was resolved
+        SHA256SUMS           of all of it, as sha256sum writes it
+        archive.json         what was archived, and from where
+
+A file that is there with the right hash is left alone, so a second run only adds. Nothing half-written has its final name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from ansible.module_utils.sparklanes.common.files import read_json, replacing, write_json
+from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
+from ansible.module_utils.sparklanes.weights.staging import Model, Store
+
+JOB = "archive"
+CHUNK = 4 * 1024**2
+SUMS = "SHA256SUMS"
+# As `files.replacing` names what it has not finished.
+_ASIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
+
+
+def sums_text(sums: Mapping[str, str]) -> str:
+    """SHA256SUMS: hash, two blanks, name."""
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """Name → sha256 of a SHA256SUMS file; a line of another form is passed over."""
+    found = {}
+    for line in text.splitlines():
+        digest, gap, name = line[:64], line[64:66], line[66:]
+        if gap in ("  ", " *") and name and len(digest) == 64 and set(digest) <= set("0123456789abcdef"):
+            found[name] = digest
+    return found
+
+
+def safe(name: str) -> str:
+    """A relative name that stays below. ArchiveError where it does not."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ArchiveError(f"{name!r} is no name below the archive")
+    return str(path)
+
+
+def copy(source: Path, target: Path, expected: str, report: Reporter | None = None) -> str:
+    """Copy a file and hash it on the way; its sha256. What does not match `expected` is not kept."""
+    made = hashlib.sha256()
+    with source.open("rb", buffering=0) as stream, replacing(target, 0o644) as sink:
+        done = 0
+        while chunk := stream.read(CHUNK):
+            made.update(chunk)
+            sink.write(chunk)
+            done += len(chunk)
+            if report:
+                report.update(add=len(chunk))
+            if done % (16 * CHUNK) == 0:
+                _let_go(stream, sink)
+        _let_go(stream, sink)
+        found = made.hexdigest()
+        if expected and found != expected:
+            raise ArchiveError(
+                f"{source} has sha256 {found}, expected {expected}: it was changed since it was staged. Run site.yml"
+            )
+    return found
+
+
+def _let_go(read: IO[bytes], written: IO[bytes]) -> None:
+    settle(written)
+    os.posix_fadvise(read.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Archive:
+    """One lane's archive."""
+
+    def __init__(self, folder: Path, report: Reporter) -> None:
+        self.folder = folder
+        self.report = report
+        sums = folder / SUMS
+        self.known = parse_sums(sums.read_text(encoding="utf-8")) if sums.is_file() else {}
+        self.sums: dict[str, str] = {}
+        self.actions: list[str] = []
+
+    def has(self, name: str, sha256: str) -> bool:
+        """Whether an earlier run left this file; `full` verification is sha256sum's, at any time."""
+        return bool(sha256) and self.known.get(name) == sha256 and (self.folder / name).is_file()
+
+    def forget(self, name: str) -> None:
+        """A file that is about to change is known no more, also where this run is killed before its end."""
+        if self.known.pop(name, None):
+            self.write_sums(self.known)
+
+    def write_sums(self, sums: Mapping[str, str]) -> None:
+        with replacing(self.folder / SUMS, 0o644) as stream:
+            stream.write(sums_text(sums).encode())
+
+    def add(self, name: str, source: Path, sha256: str) -> None:
+        name = safe(name)
+        self.report.update(file=name)
+        if self.has(name, sha256):
+            self.sums[name] = sha256
+            return
+        self.forget(name)
+        self.sums[name] = copy(source, self.folder / name, sha256, self.report)
+        self.actions.append(f"Archive {name}")
+
+    def image(self, name: str, image_id: str) -> None:
+        before = (read_json(self.folder / "archive.json") or {}).get("image") or {}
+        if before.get("id") == image_id and self.has("image.tar", str(before.get("sha256", ""))):
+            self.sums["image.tar"] = str(before["sha256"])
+            return
+        self.report.update(file="image.tar")
+        self.forget("image.tar")
+        self.sums["image.tar"] = save(name, self.folder / "image.tar")
+        self.actions.append("Archive image.tar")
+
+    def model(self, model: Model, staged_dir: Path, whole: bool) -> None:
+        """The manifest of a model, and its files where they are wanted."""
+        store = Store(staged_dir, model.path)
+        marker = store.staged()
+        if marker is None or not marker.of(model):
+            raise ArchiveError(f"{model.name}: {model.path} is not complete here. Run site.yml, then archive")
+        records = store.records()
+        listed = {name: {"size": record.size, "sha256": record.sha256} for name, record in sorted(records.items())}
+        self.text(f"manifests/{model.name}.json", {"repo": model.repo, "revision": model.revision, "files": listed})
+        for name, record in sorted(records.items()) if whole else ():
+            self.add(f"models/{model.name}/{name}", Path(model.path, name), record.sha256)
+
+    def text(self, name: str, data: Mapping[str, Any]) -> None:
+        if write_json(self.folder / name, data, 0o644):
+            self.actions.append(f"Archive {name}")
+        self.sums[name] = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+
+    def close(self, facts: Mapping[str, Any]) -> None:
+        self.text("archive.json", facts)
+        # What an earlier run archived (weights, say) stays listed.
+        kept = {name: digest for name, digest in self.known.items() if (self.folder / name).is_file()}
+        self.write_sums({**kept, **self.sums})
+
+
+def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
+    """Archive a lane. The function that `jobs` runs."""
+    folder = Path(args["directory"], safe(args["lane_id"]))
+    models = [Model.from_dict(data) for data in args["models"]]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder, time.time())
+        refuse_without_room(folder, needed_bytes(args, models), int(args["reserve"]))
+        made = Archive(folder, report)
+        report.phase("archive", needed_bytes(args, models))
+        for entry in args["files"]:
+            made.add(entry["name"], Path(entry["path"]), entry["sha256"])
+        for model in models:
+            made.model(model, Path(args["staged_dir"]), model.name in args["whole"])
+        made.text("lane.json", args["lane"])
+        made.image(args["image"]["name"], args["image"]["id"])
+        image = {**args["image"], "sha256": made.sums["image.tar"]}
+        made.close({"lane": args["lane_id"], "host": args["host"], "image": image, "whole": sorted(args["whole"])})
+    except ArchiveError as error:
+        raise JobError(f"{args['host']}: {error}") from error
+    except OSError as error:
+        raise JobError(f"{args['host']}: {error.filename or folder}: {error.strerror}. Nothing half-written was kept") from error
+    return {
+        "changed": bool(made.actions),
+        "actions": made.actions,
+        "folder": str(folder),
+        "image": args["image"],
+        "image_sha256": made.sums["image.tar"],
+    }
+
+
+def sweep(folder: Path, now: float) -> None:
+    """Half-written files of jobs that were killed. One that somebody still writes into is younger than an hour."""
+    for path in folder.rglob(".*"):
+        if _ASIDE.fullmatch(path.name) and path.is_file() and now - path.stat().st_mtime > 3600:
+            path.unlink()
+
+
+def needed_bytes(args: Mapping[str, Any], models: list[Model]) -> int:
+    """An upper bound: what is there already is not taken off."""
+    total = int(args["image"]["size_bytes"]) + sum(Path(entry["path"]).stat().st_size for entry in args["files"])
+    for model in models:
+        if model.name in args["whole"]:
+            total += sum(record.size for record in Store(Path(args["staged_dir"]), model.path).records().values())
+    return total
+
+
+def refuse_without_room(folder: Path, needed: int, reserve: int) -> None:
+    free = shutil.disk_usage(folder).free
+    present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if free + present < needed + reserve:
+        raise ArchiveError(
+            f"{folder} has {free / 2**30:.1f} GiB free, expected {(needed - present + reserve) / 2**30:.1f}. Nothing was written"
+        )
+
+
+def restore_lines(folder: str, image: Mapping[str, Any], image_sha256: str) -> str:
+    """What a site writes into its file of the lane to use the archive. JSON, which is YAML."""
+    value = {"archive": {"path": f"{folder}/image.tar", "sha256": image_sha256}, "ids": [image["id"]]}
+    return (
+        f"lane_image_site: {json.dumps(value)}\n"
+        f"kernel_overlays_source: {folder}/overlays  # as this controller sees it\n"
+        f"kernel_overlays_project: {folder}/extras  # likewise\n"
+    )

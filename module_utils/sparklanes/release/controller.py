@@ -1,0 +1,64 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller remembers of its own runs, so that a rerun after ctrl-C goes on instead of being locked out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.sparklanes.common.files import read_json, write_json
+
+
+def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
+    """The ansible-playbook process that `pid` belongs to: its pid and start time (clock ticks since boot).
+
+    Tasks are templated in forked workers; of the chain of parents, the last that is still Ansible is the run.
+    Where there is no /proc (a controller that isn't Linux) the pid itself has to do.
+    """
+    found = (pid, "")
+    while pid > 1:
+        try:
+            command = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
+            # The name of the process may hold blanks and brackets; the fields are counted after its last bracket.
+            fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            break
+        # By the name of the program: a folder on the way to a shell or an interpreter may be called ansible as well.
+        if not any(part.rpartition(b"/")[2].startswith(b"ansible") for part in command[:2]):
+            break
+        found = (pid, fields[19])
+        pid = int(fields[1])
+    return found
+
+
+def alive(pid: int, started: str, proc: Path = Path("/proc")) -> bool:
+    """Whether that very process still runs (a reused pid has another start time)."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return not started or fields[19] == started
+
+
+def transaction_id(
+    folder: Path, pid: int, fresh: str, *, resume: bool = True, remember: bool = True, proc: Path = Path("/proc")
+) -> str:
+    """The transaction id of this run on the deployment whose receipts lie in `folder`.
+
+    An earlier run of this controller that was interrupted (its note is there, its process gone) is gone on with under
+    its own id: on the Sparks that is the same transaction, so its lock is no obstacle. While that process still
+    runs, or where there is no note, the id is a new one. Without `remember` (check mode) nothing is written.
+    """
+    run, started = run_of(pid, proc)
+    note = folder / "transaction.json"
+    known = read_json(note) or {}
+    mine = known.get("pid") == run and known.get("started") == started
+    other_runs = bool(known) and not mine and alive(int(known.get("pid", 0)), str(known.get("started", "")), proc)
+    if known.get("id") and (mine or (resume and not other_runs)):
+        chosen = str(known["id"])
+    else:
+        chosen = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{fresh}"
+    if remember and not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
+        write_json(note, {"id": chosen, "pid": run, "started": started})
+    return chosen

@@ -1,0 +1,96 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""After a failed launch: what was the reason, and may the last good release start again by itself?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.module_utils.sparklanes.release.store import DeploymentState
+
+Facts = Mapping[str, Any]
+
+
+def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
+    """One sentence for a person, and what follows from it.
+
+    ranks: host → result of `rank_info` in rank order, None where the host did not answer.
+    failure: `task` and `msg` of what failed in the playbook, and `checks`, the ids of gate B that failed, if it was that.
+    Returns sentence, host (empty where no rank is to blame), remedy, hardware_or_memory, and death: a text where a
+    rank ended and nothing known explains it, else empty.
+    """
+    causes: list[tuple[bool, str, Facts]] = []
+    unexplained = []
+    silent = [host for host, rank in ranks.items() if rank is None]
+    for host, rank in ranks.items():
+        if rank is None:
+            continue
+        causes += [(bool(one.get("consequence")), host, one) for one in (rank.get("log") or {}).get("failures") or []]
+        ended = bool(rank.get("container")) and not rank.get("running")
+        if ended and not (rank.get("log") or {}).get("failures"):
+            unexplained.append((host, rank))
+    said = str(failure.get("msg") or "it failed without a message").rstrip(". ")
+    task = f"{said} (in '{failure['task']}')" if failure.get("task") else said
+    away = f" {', '.join(silent)} did not answer." if silent else ""
+    # A cause before a consequence, and the first rank that names one: rank 0 dies of what a worker died of.
+    for _, host, cause in sorted(causes, key=lambda entry: entry[0]):
+        return {
+            "sentence": f"{host}: {str(cause['message']).rstrip('. ')}.{away}",
+            "host": host,
+            "remedy": str(cause.get("remedy", "")),
+            "hardware_or_memory": any(bool(one.get("hardware_or_memory")) for _, _, one in causes),
+            "death": "",
+        }
+    for host, rank in unexplained:
+        sentence = f"{host}: {str(rank.get('failure') or 'the rank ended').rstrip('. ')}.{away}"
+        return {
+            "sentence": sentence,
+            "host": host,
+            "remedy": str(rank.get("remedy", "")),
+            "hardware_or_memory": bool(rank.get("hardware_or_memory")),
+            "death": sentence,
+        }
+    # Short memory or a busy GPU after the stop would meet the last good release just the same.
+    lacking = any(str(id_).startswith(("MEMORY.", "MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
+    return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": lacking, "death": ""}
+
+
+def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
+    """Which release to start again, or why none is.
+
+    now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api and, where none is
+    started, `refusal` as a sentence.
+    """
+
+    def none(text: str) -> dict[str, Any]:
+        return {"release": "", "manifest": {}, "api": {}, "refusal": text}
+
+    silent = [host for host, facts in now.items() if facts is None]
+    if silent:
+        return none(f"{', '.join(silent)} did not answer")
+    states = {host: DeploymentState.from_dict((facts or {}).get("deployment_state")) for host, facts in now.items()}
+    releases = {state.last_good for state in states.values()}
+    if releases == {""}:
+        return none("no release has passed all gates yet")
+    if len(releases) != 1:
+        return none(
+            "the ranks disagree about the last good release: "
+            + ", ".join(f"{h}: {s.last_good or 'none'}" for h, s in states.items())
+        )
+    release = releases.pop()
+    if release == failed_release:
+        return none("the release that failed is the last good one itself")
+    if why.get("hardware_or_memory"):
+        return none("the failure is of memory or hardware; a person looks first, then playbooks/recover.yml")
+    if not forget_deaths and any(state.waits_for_a_person() for state in states.values()):
+        return none("two deaths were not explained; a person reads the saved logs first, then -e launch_forget_deaths=true")
+    frozen = {host: (facts or {}).get("last_good") or {} for host, facts in now.items()}
+    lacking = [host for host, kept in frozen.items() if not kept.get("manifest")]
+    if lacking:
+        return none(f"release {release} is not frozen on {', '.join(lacking)}")
+    first = next(iter(frozen.values()))
+    nodes = [str(node) for node in first["manifest"].get("nodes") or now]
+    if nodes != list(now):
+        return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
+    return {"release": release, "manifest": first["manifest"], "api": first["api"], "refusal": ""}

@@ -1,0 +1,252 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The chain: what a Spark offers to the next ones, and from whom the next one takes which file.
+
+Each Spark that has or gets a model shows an *offer*: what the model must be, which of its files it has read and found
+right, and how its own staging goes on. The next Spark in the chain takes a file from the nearest one before it
+as soon as that one offers it, so that each link carries each file once and all links work at the same time.
+
+The rule for the choice is pure: it is told what was heard when, and says from whom to take. It waits for the nearest
+Spark while that one lives and keeps up. A dead one, a silent one and one that has fallen behind are passed over,
+up to the Spark that fetches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, StagingError
+
+SCHEMA = "sparklanes-offer/1"
+# A Spark whose offer couldn't be had for so long is dead as far as the chain is concerned; it may come back.
+SILENCE = 15.0
+# A Spark that gave a broken transfer is left alone for so long, unless nobody else has the file.
+PENALTY = 30.0
+# Bad content of one file from one Spark: asked twice, then not again.
+BAD_LIMIT = 2
+# Letters of another Spark's error that are repeated here.
+TOLD = 200
+
+
+# --- the offer -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a Spark's own staging goes on."""
+
+    running: bool = False
+    failed: bool = False
+    error: str = ""
+    phase: str = ""
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one Spark says of one model. `verified`: the files it has read and found right, and where its export has them."""
+
+    name: str
+    manifest: Manifest | None = None
+    verified: Mapping[str, Content] = field(default_factory=dict)
+    work: Work = Work()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "manifest": self.manifest.to_dict() if self.manifest else None,
+            "verified": Manifest("", "", self.verified).to_dict()["files"],
+            "work": asdict(self.work),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Offer:
+        manifest = Manifest.from_dict(data["manifest"]) if data["manifest"] else None
+        verified = Manifest.from_dict({"repo": "", "revision": "", "files": data["verified"]}).files
+        return cls(str(data["name"]), manifest, verified, Work(**data["work"]))
+
+
+def user_of(secret: str) -> str:
+    """The user name that goes with a secret: each staging has its own, so a second one can join."""
+    return "stage-" + hashlib.sha256(secret.encode()).hexdigest()[:12]
+
+
+def seal(offer: Offer, secrets: Iterable[str]) -> str:
+    """An offer as text, with a seal for each staging. rsync proves the taker to the giver; this proves the giver."""
+    text = json.dumps(offer.to_dict(), sort_keys=True)
+    seals = {user_of(secret): _seal(text, secret) for secret in secrets}
+    return json.dumps({"schema": SCHEMA, "offer": text, "seals": seals}) + "\n"
+
+
+def unseal(text: bytes, secret: str, giver: str) -> Offer:
+    """The offer, if it comes from somebody who knows the secret of this staging."""
+    try:
+        data = json.loads(text)
+        offer, seals = str(data["offer"]), dict(data["seals"])
+        if not hmac.compare_digest(str(seals.get(user_of(secret), "")), _seal(offer, secret)):
+            raise StagingError(f"{giver} shows an offer that is not of this staging")
+        return Offer.from_dict(json.loads(offer))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StagingError(f"{giver} shows an offer that is unreadable ({type(error).__name__}: {error})") from error
+
+
+def _seal(text: str, secret: str) -> str:
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+# --- the choice: pure ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Peer:
+    """A Spark before this one, and what is known of it. Times are the caller's."""
+
+    name: str
+    offer: Offer | None = None
+    heard: float | None = None  # when it last answered
+    news: float | None = None  # when its offer last was another one than before
+    trouble: str = ""  # why it did not answer, or broke a transfer
+    alone_until: float = 0.0
+    behind: bool = False  # it had nothing for us for long while others had
+    bad: dict[str, int] = field(default_factory=dict)
+
+    def has(self, file: str) -> bool:
+        return self.offer is not None and file in self.offer.verified and self.bad.get(file, 0) < BAD_LIMIT
+
+
+@dataclass
+class Choice:
+    """From whom to take. `peers`: the nearest first."""
+
+    peers: list[Peer]
+    began: float
+    patience: float
+    workers: int
+    hungry_since: float | None = None
+    fed: float = 0.0  # when a file last arrived
+
+    def __post_init__(self) -> None:
+        self.fed = self.began
+
+    def peer(self, name: str) -> Peer:
+        return next(peer for peer in self.peers if peer.name == name)
+
+    # What was heard.
+
+    def told(self, name: str, offer: Offer, now: float) -> None:
+        peer = self.peer(name)
+        if offer != peer.offer:
+            peer.news = now
+        peer.offer, peer.heard = offer, now
+        if now >= peer.alone_until:
+            peer.trouble = ""
+
+    def silent(self, name: str, why: str) -> None:
+        self.peer(name).trouble = why
+
+    def arrived(self, now: float) -> None:
+        self.fed, self.hungry_since = now, None
+
+    def broke(self, name: str, why: str, now: float) -> None:
+        """A transfer from there failed."""
+        peer = self.peer(name)
+        peer.trouble, peer.alone_until = why, now + PENALTY
+
+    def lied(self, name: str, file: str, why: str) -> None:
+        """A file from there was not what it must be."""
+        peer = self.peer(name)
+        peer.trouble = why
+        peer.bad[file] = peer.bad.get(file, 0) + 1
+
+    # What follows from it.
+
+    def live(self, peer: Peer, now: float) -> bool:
+        return peer.heard is not None and now - peer.heard <= SILENCE
+
+    def awaited(self, peer: Peer, now: float) -> bool:
+        """Whether it is worth waiting for what this one does not have yet."""
+        if peer.heard is None:
+            return now - self.began <= SILENCE  # it may be starting
+        # What it says of its work may be of an earlier one, until it begins.
+        starting = now - self.began <= self.patience
+        working = peer.offer is not None and (peer.offer.work.running or starting)
+        return self.live(peer, now) and working and not peer.behind and now >= peer.alone_until
+
+    def awaited_first(self, name: str, now: float) -> bool:
+        """Whether this is the one that is waited for."""
+        return next((peer.name for peer in self.peers if self.awaited(peer, now)), "") == name
+
+    def giver(self, file: str, now: float) -> Peer | None:
+        """Who gives this file now; None: nobody yet."""
+        for peer in self.peers:
+            if peer.has(file) and self.live(peer, now) and now >= peer.alone_until:
+                return peer
+            if self.awaited(peer, now) and peer.bad.get(file, 0) < BAD_LIMIT:
+                return None
+        return next((peer for peer in self.peers if peer.has(file) and self.live(peer, now)), None)
+
+    def starve(self, lacking: Sequence[str], busy: int, now: float) -> Peer | None:
+        """Called while a worker has nothing to do: who has just been found to hold the others up, if anybody.
+
+        In a chain that flows, a Spark lacks about as many files as are under way to it. One that lacks more than
+        that for long, or any while nothing arrives behind it, is passed over from then on.
+        """
+        slow = next((near for near in self._before(now) if self._holds_up(near, lacking, busy, now)), None)
+        if slow is None:
+            self.hungry_since = None
+        elif self.hungry_since is None:
+            self.hungry_since = now
+        elif now - self.hungry_since >= self.patience:
+            slow.behind, self.hungry_since = True, None
+            return slow
+        return None
+
+    def _before(self, now: float) -> Iterable[Peer]:
+        return (peer for peer in self.peers if self.awaited(peer, now))
+
+    def _holds_up(self, near: Peer, lacking: Sequence[str], busy: int, now: float) -> bool:
+        for far in self.peers[self.peers.index(near) + 1 :]:
+            lead = sum(1 for file in lacking if far.has(file) and not near.has(file)) if self.live(far, now) else 0
+            if lead > self.workers or (lead and busy == 0):
+                return True
+        return False
+
+    def hopeless(self, lacking: Sequence[str], now: float) -> str:
+        """Why waiting is of no use any more, or nothing. Called while nothing is under way."""
+        if any(peer.has(file) and self.live(peer, now) for peer in self.peers for file in lacking):
+            return ""  # whoever is waited for in its place gives way in the end
+        news = max([peer.news or self.began for peer in self.peers] + [self.fed])
+        ended = all(self._spent(peer, lacking, now) for peer in self.peers)
+        if not ended and now - news <= 3 * self.patience:
+            return ""
+        return "; ".join(self._tell(peer, lacking, now) for peer in self.peers) or "there is nobody to take it from"
+
+    def _spent(self, peer: Peer, lacking: Sequence[str], now: float) -> bool:
+        """Whether nothing more will come of this one."""
+        if lacking and all(peer.bad.get(file, 0) >= BAD_LIMIT for file in lacking):
+            return True
+        return self.live(peer, now) and not self.awaited(peer, now) and not peer.behind and now >= peer.alone_until
+
+    def _tell(self, peer: Peer, lacking: Sequence[str], now: float) -> str:
+        if not self.live(peer, now):
+            silent = f"silent for {now - (peer.heard or self.began):.0f} s"
+            return f"{peer.name}: {silent}" + (f" ({peer.trouble})" if peer.trouble else "")
+        offer = peer.offer
+        if offer is None or offer.manifest is None:
+            told = "has nothing of it"
+        elif not lacking:
+            told = f"has {offer.manifest.repo}@{offer.manifest.revision[:12]}"
+        else:
+            told = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
+        if peer.bad:
+            told += f", and gave bad content: {peer.trouble}"
+        if offer is not None and offer.work.failed:
+            # It may tell of others in its turn; what is said there is in its own result.
+            cut = f"{offer.work.error[:TOLD]}…" if len(offer.work.error) > TOLD else offer.work.error
+            told += f"; its own staging failed: {cut}"
+        return f"{peer.name}: {told}"

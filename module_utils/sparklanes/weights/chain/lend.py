@@ -1,0 +1,294 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The job that lends a Spark's models to the next ones: an rsync daemon for the time of staging.
+
+It listens on one address of the fabric, read-only, for the addresses of the fleet, with passwords made for this
+staging. Beside the models it shows an offer of each: which files were read and found right, by the records that staging
+keeps, and how this Spark's own staging goes on. So a file is lent as soon as it is verified, long before the model is whole.
+
+It ends when it is told to, and by itself when nobody has asked for anything for a while: whoever started it may be
+gone. Its passwords live in the unit's own folder under /run and go with it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
+from ansible.module_utils.sparklanes.host.mounts import where
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, State, boot_id, process_alive, tail
+from ansible.module_utils.sparklanes.weights.chain.choice import Offer, Work, seal, user_of
+from ansible.module_utils.sparklanes.weights.digest import drop_cache
+from ansible.module_utils.sparklanes.weights.sources import SOCKET_OPTIONS, dies_with_us
+from ansible.module_utils.sparklanes.weights.staging import Content, Model, StagingError, Store, assess, look
+
+JOB = "lend"
+STAGE = "stage"
+RUNTIME = "sparklanes-lend"
+# Seconds. What tells of news is glanced at often: the next Spark waits for it. The files themselves are looked at less often.
+GLANCE_EVERY, LOOK_EVERY = 0.05, 0.25
+CLEAN_EVERY = 1.0
+
+
+def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[str], run: Path, log: Path, chroot: bool) -> str:
+    """rsyncd.conf(5). Values that a config line could be broken with are refused."""
+    listen = ipaddress.ip_address(address)
+    peers = sorted({str(ipaddress.ip_network(peer, strict=False)) for peer in allow})
+    if not peers:
+        raise StagingError("nobody is allowed to borrow: the fleet has no fabric addresses")
+    lines = [
+        f"address = {listen}",
+        f"port = {port}",
+        f"pid file = {run}/pid",
+        f"lock file = {run}/lock",
+        f"log file = {log}",
+        f"use chroot = {'yes' if chroot else 'no'}",
+        "read only = yes",
+        "list = no",
+        "munge symlinks = no",
+        "reverse lookup = no",
+        "timeout = 120",
+        "max connections = 256",
+        f"socket options = {SOCKET_OPTIONS}",
+        # The models may belong to anyone; what is lent is only read.
+        f"uid = {os.geteuid()}",
+        f"gid = {os.getegid()}",
+        "auth users = stage-*",
+        f"secrets file = {run}/secrets",
+        f"hosts allow = {' '.join(peers)}",
+        "hosts deny = *",
+    ]
+    for name, path in sorted(exports.items()):
+        if not name.isidentifier() or any(letter in path for letter in "\n\r%\\") or path != path.strip():
+            raise StagingError(f"{path!r} can't be lent: its name would break the daemon's configuration")
+        lines += ["", f"[{name}]", f"path = {path}"]
+    return "\n".join(lines) + "\n"
+
+
+def add_secret(run: Path, secret: str) -> None:
+    """One more password that the daemon takes. It reads the file at each connection."""
+    file = run / "secrets"
+    line = f"{user_of(secret)}:{secret}\n"
+    present = file.read_text() if file.exists() else ""
+    if line not in present:
+        write_atomically(file, present + line)
+
+
+def secrets_of(run: Path) -> list[str]:
+    return [line.partition(":")[2] for line in (run / "secrets").read_text().splitlines()]
+
+
+def children(pid: int, proc: Path = Path("/proc")) -> int:
+    """How many takers are being served: the daemon has a child for each."""
+    try:
+        return len((proc / str(pid) / "task" / str(pid) / "children").read_text().split())
+    except OSError:
+        return 0
+
+
+# --- what is offered -------------------------------------------------------------------------------------------------
+
+
+def export_root(folder: Path, names: Sequence[str]) -> Path:
+    """The folder to export: the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
+    real = {str((folder / name).resolve().parent) for name in names if (folder / name).is_symlink()}
+    plain = [str(folder.resolve())] if len(names) == 0 or any(not (folder / name).is_symlink() for name in names) else []
+    return Path(os.path.commonpath([*real, *plain]))
+
+
+def offer(model: Model, store: Store, work: Work, shared: bool = False) -> tuple[Offer, Path]:
+    """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
+
+    `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
+    """
+    folder = Path(model.path)
+    manifest = store.manifest()
+    if manifest is None or not manifest.of(model):
+        return Offer(model.name, work=work), folder
+    records = store.records()
+    mount = where(model.path)
+    verified = assess(manifest, records, look(folder)).verified if shared or not (mount and mount.shared) else []
+    root = export_root(folder, verified)
+    files = {}
+    for name in verified:
+        record = records[name]
+        at = (folder / name).resolve().relative_to(root).as_posix() if (folder / name).is_symlink() or root != folder else name
+        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
+    return Offer(model.name, manifest, files, work), root
+
+
+def work_of(folder: Path, boot: str, since: float, alive: Any = process_alive) -> Work:
+    """How this Spark's own staging goes on. What ended before this lending began tells nothing."""
+    data = read_json(folder / "state.json")
+    if not data:
+        return Work()
+    state = State.from_dict(data)
+    running = not state.finished and state.boot == boot and alive(state.pid, folder)
+    if not running and (state.boot != boot or state.began < since):
+        return Work()
+    died = not running and not state.finished
+    error = "its process is gone" if died else state.error
+    return Work(running, state.failed or died, error, state.phase, state.done)
+
+
+@dataclass
+class Shop:
+    """The offers of this Spark, as files that the daemon exports."""
+
+    models: Sequence[Model]
+    staged_dir: Path
+    work_folder: Path
+    run: Path
+    shared: bool
+    since: float
+    boot: str = field(default_factory=boot_id)
+    roots: dict[str, Path] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def signs(self) -> list[tuple[int, int]]:
+        """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
+        stores = [Store(self.staged_dir, model.path) for model in self.models]
+        paths = [self.run / "secrets", self.work_folder / "state.json"]
+        paths += [path for store in stores for path in (store.folder / "manifest.json", store.partial, store.marker)]
+        found = []
+        for path in paths:
+            try:
+                stat = path.stat()
+            except OSError:
+                found.append((0, 0))
+            else:
+                found.append((stat.st_ino, stat.st_mtime_ns))
+        return found
+
+    def refresh(self) -> bool:
+        """Show what is true now. Whether a folder to export is another one than before."""
+        secrets = secrets_of(self.run)
+        work = work_of(self.work_folder, self.boot, self.since)
+        moved = False
+        for model in self.models:
+            made, root = offer(model, Store(self.staged_dir, model.path), work, self.shared)
+            if self.shown.get(model.name) != (made, secrets):
+                write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
+                self.shown[model.name] = (made, secrets)
+            moved = moved or self.roots.get(model.name) != root
+            self.roots[model.name] = root
+        return moved
+
+
+# --- the daemon ------------------------------------------------------------------------------------------------------
+
+
+def answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=2) as connection:
+            return connection.recv(8).startswith(b"@RSYNCD")
+    except OSError:
+        return False
+
+
+def lend_models(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
+    """Serve until stopped or idle. The function that `jobs` runs."""
+    given = os.environ.get("RUNTIME_DIRECTORY")
+    run = Path(given) if given else Path(tempfile.mkdtemp(prefix=f"{RUNTIME}-"))
+    try:
+        return _lend(args, secrets, report, run)
+    except StagingError as error:
+        raise JobError(str(error)) from error
+    finally:
+        shutil.rmtree(run if not given else run / "offers", ignore_errors=True)
+
+
+def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter, run: Path) -> dict[str, Any]:
+    folder = report.path.parent
+    log = folder / "rsync.log"
+    models = [Model.from_dict(model) for model in args["models"]]
+    add_secret(run, secrets["secret"])
+    shop = Shop(models, Path(args["staged_dir"]), folder.parent / STAGE, run, bool(args["shared"]), report.state.began)
+    places = [(str(address), int(args["port"])) for address in args["addresses"]]
+
+    def configure() -> None:
+        exports = {**{name: str(root) for name, root in shop.roots.items()}, "offers": str(run / "offers")}
+        for number, (address, port) in enumerate(places):
+            text = config(exports, address, port, args["allow"], run, log, os.geteuid() == 0)
+            write_atomically(run / f"rsyncd-{number}.conf", text.replace(f"{run}/pid", f"{run}/pid-{number}"))
+
+    shop.refresh()
+    configure()
+    command = ["rsync", "--daemon", "--no-detach"] + ([f"--bwlimit={args['rate_kib']}"] if args["rate_kib"] else [])
+    limit = time.monotonic() + 10
+    while taken := [place for place in places if answers(*place)]:
+        if time.monotonic() > limit:  # not the daemon of a killed job, which ends a moment after it
+            raise JobError(f"{taken[0][0]} port {taken[0][1]} is served by another rsync daemon; set model_weights_port")
+        time.sleep(0.1)
+    daemons = []
+    try:
+        for number in range(len(places)):
+            line = dies_with_us([*command, f"--config={run / f'rsyncd-{number}.conf'}"])
+            daemons.append(subprocess.Popen(line, stdin=subprocess.DEVNULL))
+        limit = time.monotonic() + 10
+        for (address, port), daemon in zip(places, daemons, strict=True):
+            while not answers(address, port):
+                if daemon.poll() is not None or time.monotonic() > limit:
+                    raise JobError(f"rsync does not serve {address} port {port}: {tail(log) or 'is the port taken?'}")
+                time.sleep(0.1)
+        write_json(folder / "lent.json", {"run": str(run), "address": places[0][0], "port": places[0][1]})
+        report.phase("lend")
+        return _watch(float(args["idle_seconds"]), daemons, report, shop, configure, log)
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait()
+        for root in shop.roots.values():
+            drop_cache(root)
+
+
+def _watch(
+    idle: float,
+    daemons: Sequence[subprocess.Popen[bytes]],
+    report: Reporter,
+    shop: Shop,
+    configure: Callable[[], None],
+    log: Path,
+) -> dict[str, Any]:
+    last_busy = last_clean = time.monotonic()
+    asked, looked = 0, last_busy
+    signs: list[tuple[int, int]] = []
+    while all(daemon.poll() is None for daemon in daemons):
+        time.sleep(GLANCE_EVERY)
+        before, signs, now = signs, shop.signs(), time.monotonic()
+        if signs == before and now - looked < LOOK_EVERY:
+            continue
+        looked = now
+        report.alive()
+        if shop.refresh():
+            configure()  # it is read again at each connection
+        served = sum(children(daemon.pid) for daemon in daemons)
+        report.update(file=f"{served} transfers")
+        lines = log.stat().st_size if log.exists() else 0
+        if served or lines != asked:  # a look at an offer is over before it could be seen here
+            last_busy, asked = now, lines
+        if served and now - last_clean > CLEAN_EVERY:
+            last_clean = now
+            for root in shop.roots.values():
+                drop_cache(root)
+        elif now - last_busy > idle:
+            return {"changed": False, "actions": [f"ended after {idle:.0f} s without a request"]}
+    ended = [daemon.returncode for daemon in daemons if daemon.poll() is not None]
+    raise JobError(f"rsync ended with status {ended}: {tail(log)}")
+
+
+def where_lent(folder: Path) -> tuple[Path, str, int] | None:
+    """(its folder under /run, address, port) of the daemon that a job's folder tells of."""
+    data = read_json(folder / "lent.json")
+    return (Path(data["run"]), str(data["address"]), int(data["port"])) if data else None

@@ -1,0 +1,154 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The first inventory of a fleet, as text, from a few addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+
+RESERVED = ("all", "ungrouped", "sparks", "control", "localhost")
+
+VAULT_EXAMPLE = """\
+---
+# Secrets of this site. Copy to vault.yml beside this file, take the # away, fill in, and encrypt:
+#   ansible-vault encrypt inventory/fleet/group_vars/all/vault.yml
+# Then give Ansible the password: --ask-vault-pass, or ANSIBLE_VAULT_PASSWORD_FILE.
+#
+# The key that clients of the API must send. Leave it out and anyone who reaches the port may use the model.
+# engine_api_key: "change-me"
+#
+# A token for gated models of the Hub; public models need none.
+# hub_token: "hf_change_me"
+"""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asked for."""
+
+    addresses: Sequence[str]
+    user: str = ""
+    become: bool = False
+    lane: str = ""
+    controller_is: str = ""
+    name: str = ""
+    known_lanes: Mapping[str, int | None] = field(default_factory=dict)  # lane → the Sparks it needs, where that is known
+    taken: Mapping[str, str] = field(default_factory=dict)  # address → the file that already has it
+
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Names that no other deployment of the fleet has."""
+        stem = self.name.replace("_", "-").strip("-") or "spark"
+        return {f"{stem}-{number}": address for number, address in enumerate(self.addresses, 1)}
+
+
+def faults(wish: Wish) -> list[str]:
+    """What is wrong with a wish, each in one sentence."""
+    found = [fault for address in wish.addresses if (fault := address_fault(address))]
+    if not wish.addresses:
+        found.append("No address was given. Give those of your Sparks, the head first: script/init 192.168.1.11 192.168.1.12")
+    for address in dict.fromkeys(wish.addresses):
+        if list(wish.addresses).count(address) > 1:
+            found.append(f"{address} is given {list(wish.addresses).count(address)} times: each Spark is one rank.")
+    found += [
+        f"{address} already stands in {wish.taken[address]}."
+        for address in dict.fromkeys(wish.addresses)
+        if address in wish.taken
+    ]
+    if wish.controller_is and wish.controller_is not in wish.addresses:
+        hint = did_you_mean(wish.controller_is, wish.addresses)
+        found.append(f"--controller-is {wish.controller_is} is none of the given addresses. {hint}".rstrip())
+    if wish.user and not re.fullmatch(r"[a-z_][a-z0-9_.-]*", wish.user):
+        found.append(f"--user {wish.user!r} is no name of a Linux user.")
+    if wish.name and not re.fullmatch(r"[a-z_][a-z0-9_]*", wish.name):
+        found.append(f"--name {wish.name} can't be an inventory group: use a-z, 0-9 and _, as in pair_a.")
+    elif wish.name in RESERVED or wish.name.startswith(("lane_", "family_")):
+        found.append(f"--name {wish.name} has a meaning of its own: choose another, as in pair_a.")
+    if wish.lane and wish.lane not in wish.known_lanes:
+        known = ", ".join(wish.known_lanes)
+        found.append(
+            f"There is no lane {wish.lane}. {did_you_mean(wish.lane, wish.known_lanes)} Known: {known}.".replace("  ", " ")
+        )
+    needed = wish.known_lanes.get(wish.lane)
+    if needed is not None and wish.addresses and needed != len(wish.addresses):
+        found.append(f"Lane {wish.lane} needs {needed} Sparks, and {len(wish.addresses)} addresses were given.")
+    return found
+
+
+def address_fault(address: str) -> str:
+    """What is wrong with an address, empty when nothing is. Names are fine too, as long as they could be ones."""
+    if "@" in address:
+        return f"{address} holds a user: give it once, by --user."
+    if "/" in address:
+        return f"{address} is a network, not an address: leave out /{address.partition('/')[2]}."
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        if re.fullmatch(r"[\d.]+|.*:.*", address):
+            return f"{address} is no IP address."
+        label = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+        return "" if re.fullmatch(rf"{label}(?:\.{label})*", address) else f"{address} is neither an address nor a host name."
+    if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast:
+        return f"{address} is no address under which other Sparks reach this one."
+    if parsed.is_link_local:
+        return f"{address} is link-local and changes by itself: give the address of the management network."
+    return ""
+
+
+def groups_and_addresses(tree: Any) -> tuple[set[str], set[str]]:
+    """The groups and the host addresses in the content of an inventory file."""
+    groups: set[str] = set()
+    addresses: set[str] = set()
+    if isinstance(tree, Mapping):
+        for name, group in tree.items():
+            groups.add(str(name))
+            if isinstance(group, Mapping):
+                below, more = groups_and_addresses(group.get("children"))
+                groups |= below
+                addresses |= more
+                for host, variables in (group.get("hosts") or {}).items():
+                    addresses.add(str((variables or {}).get("ansible_host") or host))
+    return groups, addresses
+
+
+def fleet_file(wish: Wish) -> str:
+    """The content of an inventory file: 10-fleet.yml, or that of a further deployment."""
+    group = wish.name or "sparks"
+    lines = [
+        "---",
+        "# Your Sparks, in rank order: the first is the head and serves the API. Yours to edit (README.md in this folder).",
+        "all:",
+        "  children:",
+        "    sparks:",
+    ]
+    pad = "      "
+    if wish.name:
+        lines += ["      children:", f"        {group}:"]
+        pad = "          "
+    variables = []
+    if wish.name:
+        # Its own group_vars file beats those of lanes, whatever its name sorts like.
+        variables += [f"deployment: {group}", "ansible_group_priority: 10"]
+    if wish.user:
+        variables.append(f"ansible_user: {wish.user}")
+    if wish.become:
+        variables.append("ansible_become: true")
+    variables.append(
+        f"lane: {wish.lane}" if wish.lane else "# lane: NAME  # which model; without one, site.yml prepares the hosts only"
+    )
+    if any(not line.startswith("#") for line in variables):
+        lines += [f"{pad}vars:", *(f"{pad}  {line}" for line in variables)]
+    else:
+        lines += [f"{pad}# vars: {{lane: NAME}}  # which model; without one, site.yml prepares the hosts only"]
+    lines.append(f"{pad}hosts:")
+    for host, address in wish.hosts.items():
+        lines += [f"{pad}  {host}:", f'{pad}    ansible_host: "{address}"']
+        if address == wish.controller_is:
+            lines.append(f"{pad}    ansible_connection: local")
+    return "\n".join(lines) + "\n"

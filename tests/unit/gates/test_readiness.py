@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import readiness_info
+from ansible.module_utils.sparklanes.common import sizes
+from ansible.module_utils.sparklanes.common.checks import Check, verdict
+from ansible.module_utils.sparklanes.docker import containers as docker_containers
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gates import readiness
+from ansible.module_utils.sparklanes.host.listeners import parse_ss
+from conftest import FIXTURES
+
+GIB = 1024**3
+HOSTS = ["s1", "s2"]
+IMAGE = "registry/engine@sha256:" + "a" * 64
+
+
+def spec(rank: int) -> dict[str, Any]:
+    return {
+        "deployment": "sparks",
+        "rank": rank,
+        "world_size": 2,
+        "image": IMAGE,
+        "api": {"host": "10.0.0.1", "port": 8000},
+        "master": {"host": "10.1.0.1", "port": 29500},
+        "options": {"ipc": "host", "shm_size": "2g", "gpus": None},
+    }
+
+
+SPECS = {"s1": spec(0), "s2": spec(1)}
+FABRICS = {
+    host: {
+        "host_ip": f"10.1.0.{number}",
+        "ifname": "fab0",
+        "rails": [{"netdev": "fab0", "ipv4": f"10.1.0.{number}", "network": "10.1.0.0/24", "mtu": 9000}],
+    }
+    for number, host in enumerate(HOSTS, 1)
+}
+REACH = fabric_reach.plans(SPECS, FABRICS)
+
+
+def answers(**more: Any) -> list[dict[str, Any]]:
+    """What a host's ping of its one peer gave; both hosts' under one roof, as results are found by peer."""
+    return [{"peer": peer, "rail": "0", "ok": True, "small": None, "said": "", **more} for peer in HOSTS]
+
+
+def facts(**more: Any) -> dict[str, Any]:
+    return {
+        "docker": {"version": "28.0"},
+        "containers": [],
+        "listeners": [],
+        "gpu": {"present": False, "processes": None, "error": "nvidia-smi is not installed"},
+        "memory": {"MemFree": 100 * GIB},
+        "shm_total_bytes": 4 * GIB,
+        "image": {"name": IMAGE, "how": "name", "id": "sha256:1", "repo_digests": [IMAGE], "store": "overlay2"},
+        "image_conf": {},
+        "probes": answers(),
+        "master_port": {"listened": True, "outcome": "accepted", "error": ""},
+        "transaction": {},
+        "deployment_state": {},
+        **more,
+    }
+
+
+SETTLED = {
+    host: {"checks": [{"id": "MEMORY.FREE", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
+}
+STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
+
+
+def gate_a(known: dict[str, Any], staging: dict[str, Any] | None = None) -> dict[str, Check]:
+    """Checks by host and id; of several under one id one that failed, if any."""
+    made = readiness.gate_a(HOSTS, known, SPECS, staging or STAGED, "mine", 1000.0, REACH)
+    return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
+
+
+def test_a_ready_fleet_passes() -> None:
+    made = gate_a({host: facts() for host in HOSTS})
+    assert verdict(made.values()) == "pass"
+    assert {key.split()[1] for key in made} == {
+        "NODE.REACHABLE",
+        "NODE.DOCKER",
+        "LOCK.FREE",
+        "DEATHS.EXPLAINED",
+        "CONTAINER.FOREIGN",
+        "PORT.FREE",
+        "IMAGE.DIGEST",
+        "IMAGE.PARITY",
+        "WEIGHTS.STAGED",
+        "FABRIC.PEER",
+        "FABRIC.MASTER_PORT",
+        "FABRIC.IMAGE_CONF",
+        "MEMORY.SHM",
+    }
+
+
+def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None:
+    made = gate_a({"s1": facts(), "s2": None})
+    assert made["s2 NODE.REACHABLE"].status == "fail"
+    assert made["s1 IMAGE.DIGEST"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("broken", "failing", "words"),
+    [
+        ({"docker": {"error": "the Docker daemon does not answer"}}, "NODE.DOCKER", "does not answer"),
+        ({"docker": {}}, "NODE.DOCKER", "not measured"),
+        ({"image": None}, "IMAGE.DIGEST", "not on this Spark"),
+        (
+            {"image": {"name": "b", "how": "id", "id": "sha256:2", "repo_digests": [], "store": "overlay2"}},
+            "IMAGE.PARITY",
+            "sha256:1",
+        ),
+        ({"probes": answers(ok=False, small=False)}, "FABRIC.PEER", "no answer at all"),
+        ({"probes": answers(ok=False, small=True)}, "FABRIC.PEER", "small packets pass, 8972 bytes don't"),
+        ({"probes": None}, "FABRIC.PEER", "not measured"),
+        ({"image_conf": None}, "FABRIC.IMAGE_CONF", "not measured"),
+        ({"image_conf": {"/etc/nccl.conf": "NCCL_IB_GID_INDEX=3\n"}}, "FABRIC.IMAGE_CONF", "NCCL_IB_GID_INDEX=3"),
+        ({"shm_total_bytes": 62 * 1024**2}, "MEMORY.SHM", "0.06 GiB"),
+        ({"shm_total_bytes": None}, "MEMORY.SHM", "not measured"),
+        ({"deployment_state": {"deaths": ["a", "b"]}}, "DEATHS.EXPLAINED", "2 unexplained"),
+        (
+            {
+                "transaction": {
+                    "id": "t9",
+                    "phase": "boot",
+                    "controller": "desk",
+                    "opened": 1,
+                    "heartbeat": 990,
+                    "lease_seconds": 60,
+                }
+            },
+            "LOCK.FREE",
+            "t9 of desk",
+        ),
+        (
+            {"containers": [{"name": "mine", "image": "x", "running": True, "uses_gpu": True, "deployment": ""}]},
+            "CONTAINER.FOREIGN",
+            "mine (x)",
+        ),
+        (
+            {"containers": [{"name": "r", "image": "x", "running": True, "uses_gpu": False, "deployment": "pair_a"}]},
+            "CONTAINER.FOREIGN",
+            "r (a rank of deployment pair_a)",
+        ),
+        (
+            {"listeners": [{"address": "*", "port": 8000, "process": "nginx", "pid": 7, "container": "", "deployment": ""}]},
+            "PORT.FREE",
+            "process nginx (pid 7)",
+        ),
+        (
+            {
+                "listeners": [
+                    {"address": "10.0.0.1", "port": 8000, "process": "x", "pid": 7, "container": "web", "deployment": ""}
+                ]
+            },
+            "PORT.FREE",
+            "container web",
+        ),
+    ],
+)
+def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: str, words: str) -> None:
+    made = gate_a({"s1": facts(**broken), "s2": facts()})
+    failed = [check for check in made.values() if check.status == "fail"]
+    assert [check.id for check in failed] == [failing]
+    assert words in failed[0].found
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, ""),
+        ({"gpu": {"present": True, "processes": []}}, ""),
+        ({"containers": [{"name": "web", "image": "x", "running": True, "uses_gpu": False, "deployment": ""}]}, ""),
+        ({"containers": [{"name": "r0", "image": "x", "running": False, "uses_gpu": True, "deployment": "sparks"}]}, ""),
+        (
+            {"containers": [{"name": "r0", "image": "x", "running": True, "uses_gpu": False, "deployment": "sparks"}]},
+            "rank of sparks",
+        ),
+        (
+            {"containers": [{"name": "jupyter", "image": "nb", "running": True, "uses_gpu": True, "deployment": ""}]},
+            "jupyter (nb)",
+        ),
+        ({"gpu": {"present": True, "processes": [{"pid": 7, "name": "python3"}]}}, "process python3 (pid 7)"),
+        ({"gpu": {"present": True, "processes": None, "error": "hangs"}}, "not known (hangs)"),
+        ({"docker": {"error": "no daemon"}}, "Docker was not asked (no daemon)"),
+        (
+            {
+                "transaction": {
+                    "id": "t9",
+                    "phase": "boot",
+                    "controller": "desk",
+                    "opened": 1,
+                    "heartbeat": 2,
+                    "lease_seconds": 60,
+                }
+            },
+            "t9 of desk",
+        ),
+    ],
+)
+def test_what_must_not_run_beside_a_test_of_the_fabric(more: dict[str, Any], words: str) -> None:
+    check = readiness.idle("s1", facts(**more))
+    assert (check.id, check.status) == ("NODE.IDLE", "fail" if words else "pass")
+    assert words in check.found
+
+
+def test_a_silent_spark_is_not_idle() -> None:
+    assert readiness.idle("s1", None).status == "fail"
+
+
+def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
+    own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
+    assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
+    after = readiness.gate_b(HOSTS, {"s1": facts(listeners=[own]), "s2": facts()}, SPECS, SETTLED)
+    assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
+
+
+def test_an_api_on_every_address_meets_any_listener() -> None:
+    listener = {"address": "10.0.0.7", "port": 8000, "process": "nginx", "pid": 7, "container": "", "deployment": ""}
+    for wildcard in ("0.0.0.0", "::"):
+        want = [{"purpose": "API", "address": wildcard, "port": 8000}]
+        assert readiness.ports("s1", {"listeners": [listener]}, want, "sparks", stopped=True)[0].status == "fail"
+
+
+def test_a_listener_on_another_address_is_in_nobodys_way() -> None:
+    other = {"address": "127.0.0.1", "port": 8000, "process": "x", "pid": 7, "container": "", "deployment": ""}
+    assert gate_a({"s1": facts(listeners=[other]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, {"changed": True, "actions": ["Fetch 3 files"]}, {"failed": True, "changed": False, "msg": "shard 2 is truncated"}],
+)
+def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> None:
+    staging: dict[str, Any] = {"s1": {"WEIGHTS.STAGED": result}, "s2": {"WEIGHTS.STAGED": {"changed": False}}}
+    made = gate_a({host: facts() for host in HOSTS}, staging)
+    assert made["s1 WEIGHTS.STAGED"].status == "fail"
+    assert made["s2 WEIGHTS.STAGED"].status == "pass"
+
+
+def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
+    box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
+    short = {"checks": [{"id": "MEMORY.FREE", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
+    known = {"s1": facts(), "s2": facts(containers=[box])}
+    made = readiness.gate_b(HOSTS, known, SPECS, {**SETTLED, "s1": short})
+    assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEMORY.FREE"), ("s2", "RANK.STOPPED")}
+
+
+def test_memory_that_was_not_settled_was_not_measured() -> None:
+    broken = {"failed": True, "msg": "drop_caches: Permission denied. Run with become"}
+    made = readiness.gate_b(HOSTS, {host: facts() for host in HOSTS}, SPECS, {"s1": None, "s2": broken})
+    failed = {check.host: check.found for check in made if check.status == "fail"}
+    assert failed == {"s1": "not measured", "s2": "drop_caches: Permission denied. Run with become"}
+
+
+def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
+    asked = {host: {**SPECS[host], "options": {"gpus": "all"}} for host in HOSTS}
+    busy = facts(gpu={"present": True, "processes": [{"pid": 5, "name": "python3"}], "error": ""})
+    made = readiness.gate_b(HOSTS, {"s1": busy, "s2": facts()}, asked, SETTLED)
+    failed = {check.host: check.found for check in made if check.id == "GPU.IDLE" and check.status == "fail"}
+    assert failed == {"s1": "python3 (pid 5)", "s2": "nvidia-smi is not installed"}
+
+
+def test_a_rank_counts_as_alive_only_with_the_right_release() -> None:
+    ranks = {"s1": {"running": True, "release": "a" * 12}, "s2": {"running": True, "release": "b" * 12}}
+    made = readiness.ranks_alive(HOSTS, ranks, "a" * 12)
+    assert [check.status for check in made] == ["pass", "fail"]
+    assert readiness.ranks_alive(["s1"], {"s1": None}, "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], {"s1": {"running": False}}, "a" * 12)[0].status == "fail"
+
+
+def test_listeners_of_a_real_engine() -> None:
+    found = parse_ss((FIXTURES / "host" / "listeners" / "ss-vllm-rank0.txt").read_text())
+    api = [listener for listener in found if listener.port == 18111]
+    assert [(one.address, one.process, one.pid) for one in api] == [("10.77.0.1", "vllm", 27047)]
+    assert any(listener.address == "*" for listener in found), "the rendezvous listens on every interface"
+    assert all(listener.process for listener in found)
+
+
+def test_listeners_without_owner_and_of_another_shape() -> None:
+    found = parse_ss("LISTEN 0 128 [::]:22 [::]:*\nnonsense\nLISTEN 0 128 [::ffff:10.0.0.1]:80 *:*\n")
+    assert [(one.address, one.port, one.pid) for one in found] == [("*", 22, 0), ("10.0.0.1", 80, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2g", 2 * GIB), ("64m", 64 * 1024**2), ("10gb", 10 * GIB), ("1.5 GiB", GIB * 3 // 2), (1024, 1024), (None, 0)],
+)
+def test_sizes(text: Any, size: int) -> None:
+    assert sizes.size_bytes(text) == size
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="two gig"):
+        sizes.size_bytes("two gig")
+
+
+def test_inspect_tells_ours_from_others() -> None:
+    entry = {
+        "Id": "f" * 64,
+        "Name": "/hand-made",
+        "Config": {"Image": "x", "Labels": None, "Env": ["A=1"]},
+        "HostConfig": {"NetworkMode": "host", "DeviceRequests": [{"Capabilities": [["gpu"]]}]},
+        "State": {"Running": True, "Status": "running", "ExitCode": 0},
+    }
+    box = docker_containers.parse_inspect(json.dumps([entry]))[0]
+    assert (box.name, box.uses_gpu, box.deployment, box.host_network) == ("hand-made", True, "", True)
+    assert docker_containers.parse_inspect("") == []
+
+
+def test_a_container_that_goes_away_while_it_is_looked_at_is_no_error() -> None:
+    def run(argv: list[str], **_: Any) -> tuple[int, str, str]:
+        if argv[1] == "ps":
+            return 0, "a\nb\n", ""
+        return 1, '[{"Id": "a", "Name": "/x"}]\n', "Error response from daemon: No such container: b\n"
+
+    assert [box.name for box in docker_containers.Docker(run).containers()] == ["x"]
+
+    def broken(argv: list[str], **_: Any) -> tuple[int, str, str]:
+        return (0, "a\n", "") if argv[1] == "ps" else (1, "[]", "Cannot connect to the Docker daemon")
+
+    with pytest.raises(docker_containers.DockerError, match="Cannot connect"):
+        docker_containers.Docker(broken).containers()
+
+
+def test_the_container_of_a_process() -> None:
+    v2 = "0::/system.slice/docker-" + "ab" * 32 + ".scope\n"
+    assert docker_containers.container_of_cgroup(v2) == "ab" * 32
+    assert docker_containers.container_of_cgroup("0::/user.slice\n") == ""
+
+
+def test_secrets_are_blanked_by_name() -> None:
+    assert docker_containers.blanked("VLLM_API_KEY=s3cret", ["VLLM_API_KEY"]) == "VLLM_API_KEY=(hidden)"
+    assert docker_containers.blanked("HF_HOME=/x", ["VLLM_API_KEY"]) == "HF_HOME=/x"
+
+
+def test_a_process_outside_of_containers_is_found_before_anything_is_stopped() -> None:
+    def said(container: object) -> Check:
+        process = {"pid": 7, "name": "python3", **({} if container == "untold" else {"container": container})}
+        return readiness.strangers("s1", {"containers": [], "gpu": {"processes": [process]}}, "sparks")
+
+    assert said("").status == "fail"
+    assert "process python3 (pid 7)" in said("").found
+    assert {said(known).status for known in ("sparklanes-sparks-rank0", None, "untold")} == {"pass"}
+    assert readiness.strangers("s1", {"gpu": {"processes": None}}, "sparks").status == "pass", "GPU.DRIVER says so"
+
+
+def test_each_process_is_told_with_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = docker_containers.parse_inspect(
+        json.dumps([{"Id": "a" * 64, "Name": "/rank0", "Config": {}, "State": {}, "HostConfig": {}}])
+    )
+    texts = {
+        1: f"0::/system.slice/docker-{'a' * 64}.scope\n",
+        2: "0::/user.slice/user-1000.slice/session-1.scope\n",
+        3: "",
+        4: f"0::/x/docker-{'b' * 64}.scope\n",
+    }
+    monkeypatch.setattr(readiness_info, "cgroup", lambda pid: texts.get(pid, ""))
+
+    def told(boxes: Any) -> list[Any]:
+        found = {"processes": [{"pid": pid} for pid in (*texts, None)]}
+        monkeypatch.setattr(readiness_info.gpu_facts, "facts", lambda: found)
+        return [process["container"] for process in readiness_info.gpu_seen(boxes)["processes"]]
+
+    assert told(box) == ["rank0", "", None, "", None]
+    assert told(None) == [None] * 5

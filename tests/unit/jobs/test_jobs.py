@@ -1,0 +1,247 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs run detached, tell where they stand, and are judged when they don't."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.jobs import payload
+from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
+from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs, Rate, State, judge, progress
+
+FUNCTION = """
+import time
+from pathlib import Path
+from ansible.module_utils.sparklanes.jobs.runner import JobError
+
+
+def work(args, secrets, report):
+    report.phase("count", 4, unit="steps")
+    for step in range(4):
+        while args.get("gate") and not Path(args["gate"]).exists():
+            time.sleep(0.02)
+        report.update(add=1, file=f"step {step}")
+    if args.get("fail"):
+        raise JobError("the disk is full", {"seen": 4})
+    if args.get("crash"):
+        raise ValueError("unforeseen")
+    return {"changed": True, "secret_length": len(secrets.get("token", "")), "args": args}
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    """Jobs of a node without systemd, whose payload has one more module: the function above."""
+    original = jobs_runner.copy_payload
+
+    def with_function(target: Path) -> None:
+        original(target)
+        with zipfile.ZipFile(target, "a") as archive:
+            archive.writestr("ansible/module_utils/sparklanes/worker.py", FUNCTION)
+
+    monkeypatch.setattr(jobs_runner, "copy_payload", with_function)
+    made = Jobs(lambda command: pytest.fail(f"ran {command}"), tmp_path / "jobs", systemd=False)
+    yield made
+    made.stop("j")
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    for _ in range(1500):
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    return pytest.fail("it did not come to pass in 30 s")
+
+
+def ended(node: Jobs) -> jobs_runner.Status:
+    wait_for(lambda: node.status("j").finished)
+    return node.status("j")
+
+
+def test_a_job_runs_and_leaves_its_result(node: Jobs) -> None:
+    assert node.start("j", "worker:work", {"n": 1}, {"token": "abc"})
+    status = ended(node)
+    assert (status.failed, status.error) == (False, "")
+    assert status.progress == "count  100 %  4 of 4 steps  step 3"
+    assert node.result("j") == {"changed": True, "secret_length": 3, "args": {"n": 1}}
+
+
+def test_secrets_are_in_no_file_and_the_pipe_is_gone(node: Jobs) -> None:
+    node.start("j", "worker:work", {}, {"token": "s3cr3t"})
+    ended(node)
+    folder = node.folder("j")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not (folder / "secrets").exists()
+    for file in folder.iterdir():
+        assert b"s3cr3t" not in file.read_bytes()
+
+
+def test_a_second_start_attaches(node: Jobs, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    assert node.start("j", "worker:work", {"gate": str(gate)})
+    assert not node.start("j", "worker:work", {"gate": str(gate)})
+    with pytest.raises(JobError, match="is running with other arguments: wait for it, or stop it with `systemctl stop"):
+        node.start("j", "worker:work", {"gate": "another"})
+    assert not node.start("j", "worker:work", {"gate": "another"}, same=lambda running: running["gate"] == str(gate))
+    gate.touch()
+    assert not ended(node).failed
+
+
+def test_a_failure_that_explains_itself(node: Jobs) -> None:
+    node.start("j", "worker:work", {"fail": True})
+    assert ended(node).error == "the disk is full"
+    assert node.result("j") == {"seen": 4}
+
+
+def test_a_crash_leaves_its_trace_in_the_log(node: Jobs) -> None:
+    node.start("j", "worker:work", {"crash": True})
+    assert ended(node).error == "ValueError: unforeseen"
+    assert "Traceback" in (node.folder("j") / "log").read_text()
+
+
+def test_a_new_run_forgets_the_old_result(node: Jobs) -> None:
+    node.start("j", "worker:work", {})
+    ended(node)
+    node.start("j", "worker:work", {"crash": True})
+    assert ended(node).failed
+    assert node.result("j") is None
+
+
+def test_stop_is_said_as_such(node: Jobs, tmp_path: Path) -> None:
+    node.start("j", "worker:work", {"gate": str(tmp_path / "never")})
+    wait_for(lambda: node.status("j").state.get("phase") == "count")
+    assert node.stop("j")
+    assert node.status("j").error == "stopped by SIGTERM"
+    assert not node.stop("j")
+
+
+def test_a_killed_job_is_noticed(node: Jobs, tmp_path: Path) -> None:
+    node.start("j", "worker:work", {"gate": str(tmp_path / "never")})
+    state = wait_for(lambda: node.status("j").state)
+    os.kill(state["pid"], signal.SIGKILL)
+    status = ended(node)
+    assert status.failed
+    assert "without a result: its process" in status.error
+
+
+def test_a_job_that_cannot_be_imported_says_so(node: Jobs) -> None:
+    node.start("j", "nowhere:work", {})
+    assert "No module named" in ended(node).error
+
+
+def test_only_functions_of_ours_run() -> None:
+    for function in ("os", "jobs.runner:", ":x", "jobs.runner:a.b", "..os:system", "jobs/runner:judge"):
+        with pytest.raises(JobError, match="is not module:function"):
+            jobs_runner.resolve(function)
+    with pytest.raises(ModuleNotFoundError, match=r"sparklanes\.os"):
+        jobs_runner.resolve("os.path:join")
+    assert jobs_runner.resolve("jobs.runner:human_time") is jobs_runner.human_time
+
+
+def test_there_is_no_such_job(node: Jobs) -> None:
+    assert not node.status("none").exists
+
+
+def test_payload_from_a_zip_is_that_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "ansiballz.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("ansible/module_utils/sparklanes/jobs/payload.py", "x = 1")
+    monkeypatch.setattr(payload, "__file__", str(source / "ansible/module_utils/sparklanes/jobs/payload.py"))
+    payload.copy_payload(tmp_path / "copy.zip")
+    assert (tmp_path / "copy.zip").read_bytes() == source.read_bytes()
+
+
+class Systemd:
+    """Records what systemd is asked for. Only for the command lines: units run in tests/infra, on real systemd."""
+
+    def __init__(self, state: str = "inactive") -> None:
+        self.commands: list[list[str]] = []
+        self.state = state
+
+    def __call__(self, command: list[str]) -> tuple[int, str, str]:
+        self.commands.append(command)
+        return (0, self.state + "\n", "") if command[0] == "systemctl" else (0, "", "")
+
+
+def test_the_unit_is_transient_and_knows_no_secret(tmp_path: Path) -> None:
+    systemd = Systemd()
+    Jobs(systemd, tmp_path, systemd=True).start("stage", "worker:work", {"a": 1}, properties={"RuntimeDirectory": "x"})
+    command = next(command for command in systemd.commands if command[0] == "systemd-run")
+    assert command[1:4] == ["--unit=sparklanes-job-stage.service", "--collect", "--quiet"]
+    assert "--property=RuntimeDirectory=x" in command
+    assert f"--property=StandardOutput=append:{tmp_path}/stage/log" in command
+    assert command[command.index("--") + 1] == sys.executable
+    assert not [part for part in command if part.startswith("--setenv")]
+
+
+def test_a_refused_unit_is_an_error(tmp_path: Path) -> None:
+    def refuse(command: list[str]) -> tuple[int, str, str]:
+        return (1, "", "Unit exists\n") if command[0] == "systemd-run" else (0, "inactive\n", "")
+
+    with pytest.raises(JobError, match="systemd did not start job stage: Unit exists"):
+        Jobs(refuse, tmp_path, systemd=True).start("stage", "worker:work", {})
+
+
+RUNNING = State("j", pid=7, boot="b1", phase="fetch", total=1000, done=410, rate=59, beat=100.0, moved=90.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "boot", "running", "failed", "error"),
+    [
+        (RUNNING, True, "b1", True, False, ""),
+        (RUNNING, False, "b1", False, True, "it ended in phase fetch without a result: its process 7 is gone. Last lines: bye"),
+        (RUNNING, False, "b2", False, True, "it ended in phase fetch without a result: the node was rebooted. Last lines: bye"),
+        (replace(RUNNING, finished=True), False, "b2", False, False, ""),
+        (replace(RUNNING, finished=True, failed=True, error="why"), False, "b1", False, True, "why"),
+        (None, True, "b1", True, False, ""),
+        (None, False, "b1", False, True, "it ended at its start: bye"),
+    ],
+)
+def test_judge(state: State | None, alive: bool, boot: str, running: bool, failed: bool, error: str) -> None:
+    status = judge("j", state, alive, 130.0, boot, "bye")
+    assert (status.running, status.failed, status.error) == (running, failed, error)
+    assert status.finished == (not running)
+
+
+def test_ages_are_those_of_this_boot() -> None:
+    status = judge("j", RUNNING, True, 130.0, "b1")
+    assert (status.heartbeat_age, status.progress_age) == (30.0, 40.0)
+    assert judge("j", RUNNING, False, 130.0, "b2").heartbeat_age == 0
+
+
+def test_progress_is_one_line() -> None:
+    state = State(
+        "j", phase="model: fetch", total=405 << 30, done=155 << 30, rate=2.1 * (1 << 30), file="model-00117.safetensors"
+    )
+    expected = "model: fetch   38 %  155.0 GiB of 405.0 GiB  2.1 GiB/s  1 min 59 s to go  model-00117.safetensors"
+    assert progress(state) == expected
+    assert progress(State("j", phase="list")) == "list"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min")]
+)
+def test_human_time(seconds: float, text: str) -> None:
+    assert jobs_runner.human_time(seconds) == text
+
+
+def test_rate_is_of_the_last_half_minute() -> None:
+    rate = Rate()
+    assert rate.add(0, 0) == 0
+    assert rate.add(2, 1000) == 0, "too early to tell"
+    assert rate.add(10, 1000) == 100
+    for second in range(11, 60):
+        latest = rate.add(second, 1000 + (second - 10) * 7)
+    assert latest == 7
+    assert rate.add(60, 0) == 0, "another phase began"

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank
+import rank_info
+from ansible.module_utils.sparklanes.release.store import Store
+from conftest import RunModule
+
+IMAGE = "registry/engine@sha256:" + "a" * 64
+RELEASE = "1" * 12
+
+
+class Bench:
+    """One Spark with a fake Docker: run the module, look at what it did."""
+
+    def __init__(self, tmp_path: Path, run_module: RunModule) -> None:
+        self.tmp, self.run_module, self.state = tmp_path, run_module, tmp_path / "docker.json"
+        self.state.write_text(json.dumps({"containers": [], "calls": [], "image": IMAGE}))
+        self.weights = tmp_path / "weights"
+        self.weights.mkdir()
+        self.freeze(RELEASE)
+
+    def freeze(self, release: str, **more: Any) -> None:
+        spec = {
+            "schema": "sparklanes-rank/1",
+            "deployment": "sparks",
+            "container": "sparklanes-sparks-rank1",
+            "image": IMAGE,
+            "entrypoint": None,
+            "command": ["serve", "/models/tiny"],
+            "env": {"A": "1"},
+            "secret_env": ["VLLM_API_KEY"],
+            "mounts": [{"source": str(self.weights), "target": "/models/tiny", "read_only": True}],
+            "options": {"network": "host", "restart": "no"},
+            "labels": {"sparklanes.deployment": "sparks", "sparklanes.release": release, "sparklanes.rank": "1"},
+            **more,
+        }
+        folder = Store("sparks", str(self.tmp / "lib")).release_folder(release)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rank.json").write_text(json.dumps(spec))
+
+    def docker(self) -> Any:
+        return json.loads(self.state.read_text())
+
+    def calls(self, verb: str) -> list[list[str]]:
+        return [call for call in self.docker()["calls"] if call[0] == verb]
+
+    def __call__(self, state: str, check: bool = False, **more: Any) -> dict[str, Any]:
+        args = {
+            "deployment": "sparks",
+            "state": state,
+            "root": str(self.tmp / "lib"),
+            "log_root": str(self.tmp / "log"),
+            "stamp": "T1",
+        }
+        if state == "started":
+            args |= {"release": RELEASE, "secret_env": {"VLLM_API_KEY": "s3cret"}}
+        return self.run_module(rank, {**args, **more}, check=check)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench(tmp_path, run_module)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").symlink_to(Path(__file__).parents[1] / "fake_docker.py")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("FAKE_DOCKER_STATE", str(made.state))
+    return made
+
+
+def test_a_rank_starts_once_from_its_frozen_spec(bench: Bench) -> None:
+    assert bench("started", check=True)["changed"]
+    assert bench.docker()["containers"] == []
+    assert bench("started")["changed"]
+    assert not bench("started")["changed"]
+    assert len(bench.calls("create")) == 1
+
+
+def test_the_secret_goes_by_name_and_stands_in_no_file(bench: Bench) -> None:
+    bench("started")
+    assert not any("s3cret" in word for call in bench.docker()["calls"] for word in call)
+    bench("stopped")
+    written = [path for path in (*bench.tmp.joinpath("log").rglob("*"), *bench.tmp.joinpath("lib").rglob("*")) if path.is_file()]
+    assert written
+    assert not any("s3cret" in path.read_text() for path in written)
+
+
+def test_a_container_whose_release_was_pruned_leaves_no_secret_behind(bench: Bench) -> None:
+    bench("started")
+    (Store("sparks", str(bench.tmp / "lib")).release_folder(RELEASE) / "rank.json").unlink()
+    bench("stopped")
+    written = [path.read_text() for path in bench.tmp.joinpath("log").rglob("*") if path.is_file()]
+    assert len(written) == 2
+    assert not any("s3cret" in text for text in written)
+
+
+def test_a_missing_secret_is_refused_before_anything_starts(bench: Bench) -> None:
+    result = bench("started", secret_env={"VLLM_API_KEY": ""})
+    assert "VLLM_API_KEY" in result["msg"]
+    assert bench.calls("create") == []
+
+
+def test_stopping_saves_the_log_first_and_never_forces(bench: Bench) -> None:
+    bench("started")
+    result = bench("stopped")
+    assert result["changed"]
+    assert Path(result["logs"][0]).read_text() == "the log of /sparklanes-sparks-rank1\n"
+    assert next(call for call in bench.docker()["calls"] if call[0] in ("stop", "logs", "rm"))[:3] == ["stop", "--time", "30"]
+    assert bench.docker()["containers"] == []
+    assert not bench("stopped")["changed"]
+
+
+def test_a_second_log_of_the_same_transaction_does_not_overwrite_the_first(bench: Bench) -> None:
+    for _ in range(2):
+        bench("started")
+        bench("stopped")
+    assert sorted(path.name for path in (bench.tmp / "log" / "sparks" / "T1").glob("*.log")) == ["rank1.2.log", "rank1.log"]
+
+
+def test_another_release_that_runs_is_not_replaced_behind_its_back(bench: Bench) -> None:
+    bench("started")
+    bench.freeze("2" * 12)
+    result = bench("started", release="2" * 12)
+    assert "already runs release 111111111111" in result["msg"]
+
+
+def test_a_dead_rank_is_replaced_and_its_log_kept(bench: Bench) -> None:
+    bench("started")
+    state = bench.docker()
+    state["containers"][0]["State"] = {"Running": False, "Status": "exited", "ExitCode": 0}
+    bench.state.write_text(json.dumps(state))
+    assert bench("started")["logs"]
+    assert bench.docker()["containers"][0]["State"]["Running"]
+
+
+def test_a_missing_mount_is_named_and_never_made(bench: Bench) -> None:
+    bench.weights.rmdir()
+    result = bench("started")
+    assert str(bench.weights) in result["msg"]
+    assert not bench.weights.exists()
+    assert bench.calls("create") == []
+
+
+def test_a_missing_image_is_not_fetched_in_a_launch(bench: Bench) -> None:
+    bench.freeze(RELEASE, image="registry/engine@sha256:" + "b" * 64)
+    assert "Run site.yml" in bench("started")["msg"]
+
+
+def test_an_unfrozen_release_is_refused(bench: Bench) -> None:
+    assert "not frozen" in bench("started", release="3" * 12)["msg"]
+
+
+def test_a_container_of_ours_by_name_only_is_left_alone(bench: Bench) -> None:
+    state = bench.docker()
+    state["containers"].append(
+        {
+            "Id": "d" * 64,
+            "Name": "/sparklanes-sparks-rank1",
+            "Config": {"Image": "x", "Labels": {}},
+            "State": {},
+            "HostConfig": {},
+        }
+    )
+    bench.state.write_text(json.dumps(state))
+    assert "did not make" in bench("started")["msg"]
+    assert not bench("stopped")["changed"]
+    assert len(bench.docker()["containers"]) == 1
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_health_is_asked_past_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert rank_info.answers(f"http://127.0.0.1:{server.server_port}/health")
+        server.shutdown()

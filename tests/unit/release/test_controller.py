@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible.module_utils.sparklanes.release import controller
+
+
+def process(proc: Path, pid: int, parent: int, command: str, started: int = 100) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode())
+    (folder / "stat").write_text(f"{pid} (a (b) c) S {parent} " + " ".join(["0"] * 17) + f" {started} 0\n")
+
+
+def test_a_worker_belongs_to_the_run_that_forked_it(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, "bash")
+    process(tmp_path, 20, 10, "python3 /x/ansible-playbook site.yml", 500)
+    process(tmp_path, 30, 20, "python3 /x/ansible-playbook site.yml", 600)
+    assert controller.run_of(30, tmp_path) == (20, "500")
+
+
+def test_a_script_in_a_folder_named_ansible_is_no_run(tmp_path: Path) -> None:
+    process(tmp_path, 10, 1, "bash /home/me/ansible/nightly.sh")
+    process(tmp_path, 20, 10, "/home/me/ansible/.venv/bin/python3 /home/me/ansible/.venv/bin/ansible-playbook site.yml", 500)
+    assert controller.run_of(20, tmp_path) == (20, "500")
+
+
+def test_a_run_keeps_its_id_and_another_one_gets_its_own(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    process(proc, 21, 1, "python3 ansible-playbook", 501)
+    first = controller.transaction_id(receipts, 20, "aa", proc=proc)
+    assert controller.transaction_id(receipts, 20, "bb", proc=proc) == first
+    assert controller.transaction_id(receipts, 21, "cc", proc=proc) != first
+
+
+def test_an_interrupted_run_is_gone_on_with(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    first = controller.transaction_id(receipts, 20, "aa", proc=proc)
+    process(proc, 21, 1, "python3 ansible-playbook", 700)
+    (proc / "20" / "stat").write_text("20 (x) S 1 " + " ".join(["0"] * 17) + " 999 0\n")  # the pid was given to another
+    assert controller.transaction_id(receipts, 21, "bb", proc=proc) == first
+    (receipts / "transaction.json").unlink()  # as the playbooks do once the transaction is closed
+    assert controller.transaction_id(receipts, 21, "cc", proc=proc) != first
+
+
+def test_a_check_reads_the_note_and_writes_none(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    controller.transaction_id(receipts, 20, "aa", remember=False, proc=proc)
+    assert not receipts.exists()
+    first = controller.transaction_id(receipts, 20, "bb", proc=proc)
+    (proc / "20" / "stat").unlink()
+    assert controller.transaction_id(receipts, 21, "cc", remember=False, proc=proc) == first
+
+
+def test_without_resume_a_dead_run_is_left_alone(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    first = controller.transaction_id(receipts, 20, "aa", proc=proc)
+    process(proc, 21, 1, "python3 ansible-playbook", 700)
+    (proc / "20" / "stat").unlink()
+    assert controller.transaction_id(receipts, 21, "bb", resume=False, proc=proc) != first

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import release
+import transaction
+from ansible.module_utils.sparklanes.release import store as release_store
+from ansible.module_utils.sparklanes.release.store import DeploymentState, Store, Transaction
+from conftest import RunModule
+
+SPEC = {"schema": "sparklanes-rank/1", "rank": 0, "image": "r@sha256:1", "container": "c"}
+
+
+def held(heartbeat: float, **more: Any) -> Transaction:
+    return Transaction("t1", "boot", "desk", heartbeat, heartbeat, 60.0, **more)
+
+
+def test_equal_content_gives_an_equal_id_whatever_the_order_of_keys() -> None:
+    one = release_store.release_id([{"a": 1, "b": 2}], {"x": 1, "y": 2})
+    assert one == release_store.release_id([{"b": 2, "a": 1}], {"y": 2, "x": 1})
+    assert one != release_store.release_id([{"a": 1, "b": 3}], {"x": 1, "y": 2})
+    assert len(one) == 12
+
+
+def test_only_the_same_transaction_goes_on() -> None:
+    assert release_store.refusal(None, "t2", 0) == ""
+    assert release_store.refusal(held(0), "t1", 1e9) == ""
+    assert "Wait for it" in release_store.refusal(held(100), "t2", 130)
+    assert "interrupted in phase 'boot'" in release_store.refusal(held(100), "t2", 200)
+    assert release_store.refusal(held(100), "t2", 130, break_lock=True) == ""
+
+
+def test_prune_keeps_what_runs_what_would_be_restored_and_what_is_moved_to() -> None:
+    states = [DeploymentState(current="a", last_good="b"), DeploymentState(current="c")]
+    assert release_store.unreferenced(["a", "b", "c", "d", "e"], states, ["d"]) == ["e"]
+
+
+@pytest.mark.parametrize("name", ["", "../etc", "a/b", ".hidden"])
+def test_a_deployment_name_cannot_leave_its_folder(name: str) -> None:
+    with pytest.raises(ValueError, match="deployment name"):
+        Store(name)
+
+
+def freeze(run_module: RunModule, root: Path, name: str, check: bool = False, **more: Any) -> dict[str, Any]:
+    args = {"deployment": "sparks", "release": name, "spec": SPEC, "manifest": {"lane": "x"}, "root": str(root), **more}
+    return run_module(release, args, check=check)
+
+
+def test_freezing_writes_private_files_once(run_module: RunModule, tmp_path: Path) -> None:
+    assert freeze(run_module, tmp_path, "a" * 12, check=True)["changed"]
+    assert not (tmp_path / "releases").exists()
+    assert freeze(run_module, tmp_path, "a" * 12)["changed"]
+    spec = tmp_path / "releases" / ("a" * 12) / "rank.json"
+    assert json.loads(spec.read_text()) == SPEC
+    assert spec.stat().st_mode & 0o777 == 0o600
+    assert not freeze(run_module, tmp_path, "a" * 12)["changed"]
+
+
+def test_a_release_never_changes(run_module: RunModule, tmp_path: Path) -> None:
+    freeze(run_module, tmp_path, "a" * 12)
+    result = freeze(run_module, tmp_path, "a" * 12, spec={**SPEC, "rank": 1})
+    assert result["failed"]
+    assert "never changes" in result["msg"]
+
+
+def test_releases_that_nothing_refers_to_are_pruned(run_module: RunModule, tmp_path: Path) -> None:
+    freeze(run_module, tmp_path, "a" * 12)
+    Store("other", str(tmp_path)).folder.mkdir(parents=True)
+    Store("other", str(tmp_path)).state_path.write_text(json.dumps({"last_good": "a" * 12}))
+    freeze(run_module, tmp_path, "b" * 12)
+    result = freeze(run_module, tmp_path, "c" * 12)
+    assert result["pruned"] == ["b" * 12]
+    assert Store("sparks", str(tmp_path)).releases() == ["a" * 12, "c" * 12]
+
+
+def move(run_module: RunModule, root: Path, id_: str, check: bool = False, **more: Any) -> dict[str, Any]:
+    return run_module(transaction, {"deployment": "sparks", "id": id_, "root": str(root), **more}, check=check)
+
+
+def test_a_transaction_journals_where_it_came_from(run_module: RunModule, tmp_path: Path) -> None:
+    store = Store("sparks", str(tmp_path))
+    store.folder.mkdir(parents=True)
+    store.state_path.write_text(json.dumps({"status": "serving", "current": "a" * 12, "last_good": "a" * 12}))
+    move(run_module, tmp_path, "t1", state="open", phase="stop", to_release="b" * 12)
+    move(run_module, tmp_path, "t1", state="open", phase="start", to_release="b" * 12)
+    journal = store.transaction()
+    assert journal is not None
+    assert (journal.phase, journal.from_release, journal.to_release) == ("start", "a" * 12, "b" * 12)
+
+
+def test_another_transaction_is_refused_until_the_lock_is_broken(run_module: RunModule, tmp_path: Path) -> None:
+    move(run_module, tmp_path, "t1", state="open", phase="stop", controller="desk")
+    refused = move(run_module, tmp_path, "t2", state="open", phase="stop")
+    assert refused["failed"]
+    assert "t1 of desk" in refused["msg"]
+    assert "recover.yml" in refused["msg"]
+    assert not move(run_module, tmp_path, "t2", state="open", phase="stop", break_lock=True).get("failed")
+
+
+def test_check_mode_takes_no_lock(run_module: RunModule, tmp_path: Path) -> None:
+    move(run_module, tmp_path, "t1", check=True, state="open", phase="stop")
+    assert Store("sparks", str(tmp_path)).transaction() is None
+
+
+def test_closing_records_the_outcome_and_gives_the_lock_back(run_module: RunModule, tmp_path: Path) -> None:
+    move(run_module, tmp_path, "t1", state="open", phase="judge", to_release="b" * 12)
+    outcome = {"status": "serving", "lane": "x", "current": "b" * 12, "last_good": "b" * 12, "last_good_lane": "x"}
+    result = move(run_module, tmp_path, "t1", state="closed", outcome=outcome)
+    assert result["changed"]
+    store = Store("sparks", str(tmp_path))
+    assert store.transaction() is None
+    assert store.state().last_good == "b" * 12
+    result = move(run_module, tmp_path, "t2", state="closed", outcome={"status": "failed", "death": "rank 1 vanished"})
+    assert store.state().last_good == "b" * 12
+    assert store.state().deaths == ("rank 1 vanished",)
+
+
+def test_a_lock_is_given_back_without_writing_a_state_that_did_not_change(run_module: RunModule, tmp_path: Path) -> None:
+    move(run_module, tmp_path, "t1", state="open", phase="stop")
+    assert not move(run_module, tmp_path, "t1", state="closed")["changed"]
+    store = Store("sparks", str(tmp_path))
+    assert store.transaction() is None
+    assert not store.state_path.exists()
+
+
+def test_two_unexplained_deaths_wait_for_a_person(run_module: RunModule, tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        move(run_module, tmp_path, "t", state="closed", outcome={"death": text})
+    store = Store("sparks", str(tmp_path))
+    assert store.state().waits_for_a_person()
+    move(run_module, tmp_path, "t", state="closed", outcome={"forget_deaths": True})
+    assert not store.state().waits_for_a_person()
+
+
+def test_a_broken_state_file_counts_as_absent(tmp_path: Path) -> None:
+    store = Store("sparks", str(tmp_path))
+    store.folder.mkdir(parents=True)
+    store.state_path.write_bytes(b"\xff{")
+    assert store.state() == DeploymentState()
+    assert held(time.time()).expired(time.time() + 61)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.release.restore import reason, restore
+
+FAILED = {"task": "Gate alive", "msg": "Gate alive stopped the launch"}
+GOOD, BAD = "a" * 12, "b" * 12
+
+
+def rank(running: bool = True, failures: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    return {"running": running, "container": {"name": "r"}, "log": {"failures": failures or []}, **more}
+
+
+def cause(message: str, consequence: bool = False, hardware: bool = False) -> dict[str, Any]:
+    return {"message": message, "remedy": "do", "consequence": consequence, "hardware_or_memory": hardware}
+
+
+def test_the_cause_is_named_before_its_consequence() -> None:
+    ranks = {
+        "s1": rank(False, [cause("connection closed by peer", consequence=True)]),
+        "s2": rank(False, [cause("out of memory", hardware=True)]),
+    }
+    why = reason(ranks, FAILED)
+    assert (why["host"], why["sentence"]) == ("s2", "s2: out of memory.")
+    assert why["hardware_or_memory"]
+    assert why["death"] == ""
+
+
+def test_a_rank_that_ended_without_a_known_cause_is_a_death() -> None:
+    why = reason({"s1": rank(), "s2": rank(False, failure="r ended with exit code 0")}, FAILED)
+    assert why["death"] == "s2: r ended with exit code 0."
+
+
+def test_without_any_rank_to_blame_the_failed_task_speaks() -> None:
+    why = reason({"s1": rank(), "s2": None}, FAILED)
+    assert why["sentence"] == "Gate alive stopped the launch (in 'Gate alive'). s2 did not answer."
+    assert not why["death"]
+
+
+@pytest.mark.parametrize(
+    ("checks", "waits"),
+    [
+        (["MEMORY.FREE"], True),
+        (["MEM.TOUCH"], True),
+        (["BUDGET.UTILIZATION"], True),
+        (["GPU.IDLE"], True),
+        (["PORT.FREE"], False),
+        ([], False),
+    ],
+)
+def test_short_memory_after_the_stop_waits_for_a_person(checks: list[str], waits: bool) -> None:
+    why = reason({"s1": {"running": False, "container": {}, "log": {}}}, {**FAILED, "checks": checks})
+    assert why["hardware_or_memory"] is waits
+
+
+def facts(last_good: str = GOOD, **more: Any) -> dict[str, Any]:
+    kept = {"manifest": {"lane": "old"}, "api": {"host": "h", "port": 1}}
+    return {"deployment_state": {"last_good": last_good}, "last_good": kept, **more}
+
+
+def test_the_last_good_release_is_restored() -> None:
+    chosen = restore({"s1": facts(), "s2": facts()}, {}, BAD)
+    assert (chosen["release"], chosen["manifest"]["lane"], chosen["refusal"]) == (GOOD, "old", "")
+
+
+@pytest.mark.parametrize(
+    ("now", "why", "failed", "words"),
+    [
+        ({"s1": facts(), "s2": None}, {}, BAD, "s2 did not answer"),
+        ({"s1": facts(""), "s2": facts("")}, {}, BAD, "no release has passed"),
+        ({"s1": facts(), "s2": facts("c" * 12)}, {}, BAD, "disagree"),
+        ({"s1": facts(), "s2": facts()}, {}, GOOD, "last good one itself"),
+        ({"s1": facts(), "s2": facts()}, {"hardware_or_memory": True}, BAD, "memory or hardware"),
+        (
+            {"s1": facts(deployment_state={"last_good": GOOD, "deaths": ["1", "2"]}), "s2": facts()},
+            {},
+            BAD,
+            "two deaths",
+        ),
+    ],
+)
+def test_when_nothing_is_restored_the_reason_is_said(now: Any, why: Any, failed: str, words: str) -> None:
+    chosen = restore(now, why, failed)
+    assert chosen["release"] == ""
+    assert words in chosen["refusal"]
+
+
+@pytest.mark.parametrize("nodes", [["s2", "s1"], ["s1"], ["s1", "s2", "s3"]])
+def test_a_release_of_other_ranks_is_not_started(nodes: list[str]) -> None:
+    kept = {"manifest": {"lane": "old", "nodes": nodes}, "api": {}}
+    now = {host: facts(last_good=GOOD) | {"last_good": kept} for host in ("s1", "s2")}
+    assert "the deployment is now s1, s2" in restore(now, {}, BAD)["refusal"]
+    kept["manifest"]["nodes"] = ["s1", "s2"]
+    assert restore(now, {}, BAD)["release"] == GOOD
+
+
+def test_a_release_that_is_not_frozen_everywhere_is_not_started_on_some() -> None:
+    now: Any = {"s1": facts(), "s2": {**facts(), "last_good": {}}}
+    assert "not frozen on s2" in restore(now, {}, BAD)["refusal"]

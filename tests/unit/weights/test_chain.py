@@ -1,0 +1,274 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Offers, and from whom a Spark takes which file."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.common.files import write_json
+from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
+from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
+from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Offer, Peer, Work
+from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, Model, Record, StagingError, Store
+from hypothesis import given
+from hypothesis import strategies as st
+
+FILES = [f"{number:02}" for number in range(20)]
+MANIFEST = Manifest("acme/tiny", "c" * 40, {name: Content(1, "a" * 64) for name in FILES})
+
+
+def offer(have: int = 0, running: bool = True, **work: Any) -> Offer:
+    return Offer("model", MANIFEST, {name: MANIFEST.files[name] for name in FILES[:have]}, Work(running, **work))
+
+
+def choice(*names: str, patience: float = 30, workers: int = 4) -> Choice:
+    return Choice([Peer(name) for name in names], 0.0, patience, workers)
+
+
+def giver(made: Choice, file: str, now: float) -> str | None:
+    peer = made.giver(file, now)
+    return peer.name if peer else None
+
+
+def test_the_nearest_that_may_still_have_news_is_looked_at_most_often() -> None:
+    made = choice("near", "far")
+    assert [made.awaited_first(name, 1) for name in ("near", "far")] == [True, False], "either may be starting"
+    made.told("near", offer(3), 2)
+    made.told("far", offer(5), 2)
+    assert made.awaited_first("near", 10)
+    made.told("far", offer(9), 18)
+    assert made.awaited_first("far", 18), "the near one has been silent for 16 s"
+    made.told("near", offer(3), 19)
+    assert made.awaited_first("near", 19), "it is back"
+    made.told("near", offer(20, running=False), 60)
+    made.told("far", offer(20, running=False), 60)
+    assert not any(made.awaited_first(name, 60) for name in ("near", "far")), "both have all they will have"
+
+
+def test_an_offer_survives_its_seal_and_only_with_the_right_secret() -> None:
+    one = offer(3, done=5, phase="fetch")
+    text = chain_choice.seal(one, ["once", "twice"]).encode()
+    assert chain_choice.unseal(text, "once", "s1") == chain_choice.unseal(text, "twice", "s1") == one
+    with pytest.raises(StagingError, match="s1 shows an offer that is not of this staging"):
+        chain_choice.unseal(text, "guessed", "s1")
+    changed = json.loads(text)
+    changed["offer"] = changed["offer"].replace("a" * 64, "b" * 64)
+    with pytest.raises(StagingError, match="not of this staging"):
+        chain_choice.unseal(json.dumps(changed).encode(), "once", "s1")
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=40), st.dictionaries(st.text(max_size=6), st.text(max_size=6)).map(lambda d: json.dumps(d).encode())
+    )
+)
+def test_any_text_is_no_offer(text: bytes) -> None:
+    with pytest.raises(StagingError):
+        chain_choice.unseal(text, "once", "s1")
+
+
+def test_an_offer_with_a_name_that_leads_out_is_refused() -> None:
+    evil = json.dumps({**offer().to_dict(), "verified": {"../x": {"size": 1}}})
+    text = json.dumps({"offer": evil, "seals": {chain_choice.user_of("s"): chain_choice._seal(evil, "s")}})
+    with pytest.raises(StagingError, match="is no name for a file"):
+        chain_choice.unseal(text.encode(), "s", "s1")
+
+
+def test_the_nearest_that_has_it_gives_it_and_is_waited_for() -> None:
+    made = choice("near", "far")
+    made.told("far", offer(10), 1)
+    assert giver(made, "05", 1) is None, "the nearest may be starting"
+    made.told("near", offer(3), 1)
+    assert giver(made, "02", 1) == "near"
+    assert giver(made, "05", 1) is None, "the nearest gets it soon"
+
+
+def test_a_dead_one_is_passed_over_and_comes_back() -> None:
+    made = choice("near", "far")
+    made.told("near", offer(3), 1)
+    made.told("far", offer(10), 20)
+    made.silent("near", "connection refused")
+    assert giver(made, "02", 20) == "far"
+    made.told("near", offer(3), 21)
+    assert giver(made, "02", 21) == "near"
+
+
+def test_one_that_never_answered_is_not_waited_for_long() -> None:
+    made = choice("near", "far")
+    made.told("far", offer(10), chain_choice.SILENCE + 1)
+    assert giver(made, "05", chain_choice.SILENCE + 1) == "far"
+
+
+def test_one_whose_work_ended_gives_what_it_has_and_is_not_waited_for() -> None:
+    made = choice("near", "far")
+    for now in (1.0, 40.0):
+        made.told("near", offer(3, running=False, failed=True, error="disk full"), now)
+        made.told("far", offer(10), now)
+    assert giver(made, "02", 40) == "near"
+    assert giver(made, "05", 40) == "far"
+    assert giver(made, "05", 40 - 15) is None, "what it says may be of an earlier work, at first"
+
+
+def test_a_broken_transfer_sends_the_next_files_elsewhere_for_a_while() -> None:
+    made = choice("near", "far")
+    made.told("near", offer(10), 1)
+    made.told("far", offer(10), 1)
+    made.broke("near", "timeout", 1)
+    assert giver(made, "05", 2) == "far"
+    made.told("near", offer(10), 2 + chain_choice.PENALTY)
+    made.told("far", offer(10), 2 + chain_choice.PENALTY)
+    assert giver(made, "05", 2 + chain_choice.PENALTY) == "near"
+    alone = choice("near")
+    alone.told("near", offer(10), 1)
+    alone.broke("near", "timeout", 1)
+    assert giver(alone, "05", 2) == "near", "nobody else has it"
+
+
+def test_bad_content_twice_is_enough() -> None:
+    made = choice("near", "far")
+    made.told("near", offer(10), 1)
+    made.told("far", offer(10), 1)
+    made.lied("near", "05", "sent 05 with 1 byte")
+    assert giver(made, "05", 1) == "near"
+    made.lied("near", "05", "sent 05 with 1 byte")
+    assert (giver(made, "05", 1), giver(made, "04", 1)) == ("far", "near")
+    made.lied("far", "05", "too")
+    made.lied("far", "05", "too")
+    assert giver(made, "05", 1) is None
+    assert "near: has 0 of the 1 files that are lacking here, and gave bad content: sent 05" in made.hopeless(["05"], 1)
+
+
+def test_one_that_falls_behind_is_passed_over_after_patience() -> None:
+    made = choice("near", "far", workers=4)
+    for now in range(60):
+        made.told("near", offer(2), now)
+        made.told("far", offer(12), now)
+        late = made.starve(FILES[2:], busy=1, now=now)
+        if now < 30:
+            assert late is None
+            assert giver(made, "05", now) is None
+        if late:
+            break
+    assert late is made.peer("near")
+    assert giver(made, "05", 31) == "far"
+
+
+def test_a_flowing_chain_passes_nobody_over() -> None:
+    """The nearest lacks what is under way to it, and no more: however long that goes on."""
+    made = choice("near", "far", workers=4)
+    for now in range(300):
+        made.told("near", offer(8), now)
+        made.told("far", offer(12), now)
+        assert made.starve(FILES[8:], busy=1, now=now) is None
+
+
+def test_a_slow_source_makes_nobody_late() -> None:
+    made = choice("near", "far", workers=4)
+    for now in range(0, 300, 10):
+        have = now // 30
+        made.told("far", offer(have), now)
+        made.told("near", offer(max(0, have - 1) if now % 30 == 0 else have), now)
+        assert made.starve(FILES[have:], busy=0, now=now) is None
+
+
+def test_hopeless_says_of_each_why() -> None:
+    made = choice("near", "mid", "far")
+    for now in (1.0, 31.0):
+        made.told("near", offer(0, running=False), now)
+        made.told("mid", Offer("model"), now)
+        made.told("far", offer(3, running=False, failed=True, error="HTTP 503"), now)
+    assert made.hopeless(FILES[2:], 31) == "", "one has a file"
+    why = made.hopeless(FILES[3:], 31)
+    assert why == (
+        "near: has 0 of the 17 files that are lacking here; mid: has nothing of it;"
+        " far: has 0 of the 17 files that are lacking here; its own staging failed: HTTP 503"
+    )
+    assert "has acme/tiny@cccccccccccc" in made.hopeless([], 31)
+
+
+def test_silence_is_waited_out_then_told() -> None:
+    made = choice("near")
+    made.told("near", offer(0), 1)
+    made.silent("near", "no route")
+    assert made.hopeless(FILES, 60) == ""
+    assert made.hopeless(FILES, 92) == "near: silent for 91 s (no route)"
+
+
+@given(st.integers(0, 10**9))
+def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
+    """Whatever happened before: once all is quiet and one that has all lives, it gives all."""
+    dice = random.Random(seed)
+    names = ["a", "b", "c"]
+    made, now = choice(*names), 0.0
+    for _ in range(40):
+        now += dice.random() * 20
+        name, event = dice.choice(names), dice.randrange(5)
+        if event < 2:
+            made.told(name, offer(dice.randrange(20), dice.random() < 0.5), now)
+        elif event == 2:
+            made.silent(name, "?")
+        elif event == 3:
+            made.broke(name, "?", now)
+        else:
+            made.starve(FILES, dice.randrange(2), now)
+    for _ in range(200):
+        now += 1
+        made.told("c", offer(20, running=False), now)
+        made.starve(FILES, 0, now)
+    assert {giver(made, file, now) for file in FILES} <= {"c"}
+    assert made.hopeless(FILES, now) == ""
+
+
+def test_work_is_told_of_this_staging_only(tmp_path: Path) -> None:
+    state = {"pid": 7, "boot": "b", "phase": "fetch", "done": 5, "began": 100.0}
+    (tmp_path / "state.json").write_text(json.dumps({"job": "stage", **state}))
+    alive = chain_lend.work_of(tmp_path, "b", 200, lambda pid, folder: pid == 7)
+    assert alive == Work(True, phase="fetch", done=5), "attached to"
+    assert chain_lend.work_of(tmp_path, "b", 200, lambda pid, folder: False) == Work(), "of an earlier one"
+    died = chain_lend.work_of(tmp_path, "b", 50, lambda pid, folder: False)
+    assert (died.running, died.failed, died.error) == (False, True, "its process is gone")
+    assert chain_lend.work_of(tmp_path, "other", 50, lambda pid, folder: True) == Work()
+    (tmp_path / "state.json").unlink()
+    assert chain_lend.work_of(tmp_path, "b", 50) == Work()
+
+
+def test_what_staging_notes_is_seen_at_a_glance(tmp_path: Path) -> None:
+    model = Model("model", str(tmp_path / "m"))
+    store = Store(tmp_path / "staged", model.path)
+    shop = chain_lend.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
+    seen = [shop.signs()]
+    assert shop.signs() == seen[0]
+    store.save_manifest(MANIFEST)
+    seen.append(shop.signs())
+    for count in (1, 2):
+        store.save(MANIFEST, {name: Record(1, 1, "a" * 64) for name in FILES[:count]}, complete=False)
+        seen.append(shop.signs())
+    store.save(MANIFEST, {}, complete=True)
+    seen.append(shop.signs())
+    chain_lend.add_secret(tmp_path, "twice")
+    seen.append(shop.signs())
+    write_json(tmp_path / "job" / "state.json", {"done": 1})
+    seen.append(shop.signs())
+    assert all(one != other for one, other in itertools.pairwise(seen))
+
+
+def test_the_daemons_configuration_cannot_be_broken_by_a_name(tmp_path: Path) -> None:
+    text = chain_lend.config({"model": "/m/a b"}, "10.0.0.1", 18730, ["10.0.0.1", "10.0.0.2"], tmp_path, tmp_path / "log", True)
+    assert "read only = yes" in text
+    assert "socket options = TCP_NODELAY" in text, "else each start of a transfer waits 0.1 s for acknowledgements"
+    assert "hosts allow = 10.0.0.1/32 10.0.0.2/32\nhosts deny = *" in text
+    for path in ("/m/a\nread only = no", "/m/%b", " /m/a"):
+        with pytest.raises(StagingError, match="would break"):
+            chain_lend.config({"model": path}, "10.0.0.1", 1, ["10.0.0.1"], tmp_path, tmp_path, True)
+    with pytest.raises(StagingError, match="nobody is allowed"):
+        chain_lend.config({}, "10.0.0.1", 1, [], tmp_path, tmp_path, True)
+    with contextlib.suppress(ValueError):
+        chain_lend.config({}, "10.0.0.1\nuid = 0", 1, ["10.0.0.1"], tmp_path, tmp_path, True)
+        pytest.fail("an address that is none")

@@ -1,0 +1,132 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What the Hub lists, and what its refusals mean."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.sparklanes.weights import hub as weights_hub
+from ansible.module_utils.sparklanes.weights.hub import HubError, HubFile
+
+COMMIT = "c" * 40
+SHA = "a" * 64
+LARGE = {"type": "file", "path": "m.safetensors", "size": 9, "oid": "b" * 40, "lfs": {"oid": SHA, "size": 9, "pointerSize": 134}}
+SMALL = {"type": "file", "path": "a/config.json", "size": 2, "oid": "d" * 40}
+
+
+class Pages(BaseHTTPRequestHandler):
+    """A list in two pages, as the Hub sends it for large repositories."""
+
+    link = "/second"
+    asked: list[tuple[str, str | None]] = []  # noqa: RUF012
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        first = self.path != "/second"
+        if "missing" in self.path:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RevisionNotFound")
+            self.end_headers()
+            return
+        if "redirect" in self.path:
+            self.send_response(302)
+            self.send_header("Location", "/second")
+            self.end_headers()
+            return
+        self.send_response(200)
+        if first:
+            link = self.link if "://" in self.link else f"http://{self.headers['Host']}{self.link}"
+            self.send_header("Link", f'<{link}>; rel="next"')
+        self.end_headers()
+        self.wfile.write(json.dumps([LARGE, {"type": "directory", "path": "a"}] if first else [SMALL]).encode())
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Pages, "asked", [])
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_all_pages_are_read(endpoint: str) -> None:
+    files = weights_hub.tree(endpoint + "/", "acme/tiny", COMMIT, "tok")
+    assert files == {"m.safetensors": HubFile(9, SHA, ""), "a/config.json": HubFile(2, "", "d" * 40)}
+    assert [token for _, token in Pages.asked] == ["Bearer tok", "Bearer tok"]
+
+
+def test_the_token_goes_to_no_other_server(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pages, "link", "http://127.0.0.2:1/second")
+    with pytest.raises(HubError, match=r"on to another server, 127.0.0.2:1"):
+        weights_hub.tree(endpoint, "acme/tiny", COMMIT, "tok")
+
+
+def test_the_token_is_not_sent_along_a_redirect(endpoint: str) -> None:
+    weights_hub.tree(endpoint, "acme/redirect", COMMIT, "tok")
+    assert [token for _, token in Pages.asked] == ["Bearer tok", None]
+
+
+def test_an_unknown_revision_says_what_to_do(endpoint: str) -> None:
+    with pytest.raises(HubError, match=r"acme/missing@c+ at http.*no such revision. Take the commit's 40 hex digits"):
+        weights_hub.tree(endpoint, "acme/missing", COMMIT)
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(HubError, match=r"http://127.0.0.1:9 does not answer .*Check the node's route"):
+        weights_hub.tree("http://127.0.0.1:9", "acme/tiny", COMMIT)
+
+
+@pytest.mark.parametrize("entries", [None, 5, [1], [{}], [{"type": "file", "path": "x"}], {"error": "no"}])
+def test_an_unreadable_list(entries: object) -> None:
+    with pytest.raises(HubError, match="unreadable"):
+        weights_hub.parse_tree(entries)
+
+
+def test_the_client_sees_only_our_settings() -> None:
+    made = weights_hub.client_environment("http://h/", "tok", Path("/h"), {"HF_TOKEN": "old", "HF_ENDPOINT": "x", "PATH": "/bin"})
+    assert (made["HF_TOKEN"], made["HF_ENDPOINT"], made["HF_HOME"], made["PATH"]) == ("tok", "http://h", "/h", "/bin")
+    assert "HF_TOKEN" not in weights_hub.client_environment("http://h", "", Path("/h"), {"HF_TOKEN": "old"})
+
+
+class Shell:
+    """Stands in for python -m venv and pip, which unit tests don't run: they need a package index."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.commands: list[str] = []
+        self.fails = fails
+
+    def __call__(self, command: object, env: object) -> tuple[int, str]:
+        text = " ".join(command)  # type: ignore[call-overload]
+        self.commands.append(text)
+        if " -m venv" in text:
+            hf = Path(text.split()[-1]) / "bin" / "hf"
+            hf.parent.mkdir(parents=True, exist_ok=True)
+            hf.touch()
+        return (1, "no network") if self.fails and self.fails in text else (0, "")
+
+
+def test_the_client_is_installed_once(tmp_path: Path) -> None:
+    shell = Shell()
+    venv = tmp_path / "hub-2.4.0"
+    assert weights_hub.ensure_client(venv, "2.4.0", ["--index-url=http://i"], shell, "python3")
+    assert shell.commands[0] == f"python3 -m venv --clear {venv}"
+    assert shell.commands[1].endswith("--index-url=http://i huggingface_hub==2.4.0")
+    assert not weights_hub.ensure_client(venv, "2.4.0", [], shell, "python3")
+    assert len(shell.commands) == 2
+    assert weights_hub.ensure_client(venv, "2.5.0", [], shell, "python3"), "another version is made anew"
+
+
+def test_a_client_that_was_not_installed_is_not_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises(HubError, match=r"huggingface_hub==2.4.0 can't be installed: no network. Give the node a package index"):
+        weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell("pip install"), "python3")
+    assert weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell(), "python3")

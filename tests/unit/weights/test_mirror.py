@@ -1,0 +1,141 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""A model from a folder behind a plain web server: with ranges (the sandbox's Hub serves as one) and without."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
+from ansible.module_utils.sparklanes.weights.sources import parse_sums
+from ansible.module_utils.sparklanes.weights.staging import StagingError
+from conftest import RunModule
+from hypothesis import given
+from hypothesis import strategies as st
+from staging_nodes import SECOND, Node, Start, hub, same, source
+
+__all__ = ["hub", "source"]  # fixtures
+
+
+@pytest.fixture
+def node(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setattr(jobs_runner, "SYSTEMD", tmp_path / "no-systemd")
+    made = Node(tmp_path / "s1", run_module, "s1")
+    yield made
+    made.end()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def plain(source: Path) -> Iterator[str]:
+    """A server that knows no ranges."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(source))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def sums(folder: Path) -> str:
+    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(folder.iterdir())]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    return "".join(lines)
+
+
+def stage(node: Node, url: str, pin: str = "", **args: Any) -> dict[str, Any]:
+    mirror = {"urls": {"model": url}, "lists": {"model": pin} if pin else {}}
+    return node.stage("c" * 40, source="mirror", mirror=mirror, **args)
+
+
+def begun(node: Node, name: str, data: bytes) -> None:
+    """As an interrupted download left it."""
+    path = node.path.parent / ".tiny.incoming" / hashlib.sha256(name.encode()).hexdigest()[:16] / "file"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_the_list_names_is_fetched_and_goes_on_where_it_was_cut(
+    node: Node, hub: Start, source: Path, plain: str, ranges: bool
+) -> None:
+    text = sums(source)
+    endpoint, revision = hub()
+    url = f"{endpoint}/acme/tiny/resolve/{revision}" if ranges else plain
+    whole = (source / SECOND).read_bytes()
+    begun(node, SECOND, whole[:5000])
+    begun(node, "config.json", b"wrong")
+    result = stage(node, url, hashlib.sha256(text.encode()).hexdigest())
+    assert result["msg"] == ""
+    assert result["staged"]
+    (source / "SHA256SUMS").unlink()
+    assert same(source, node.path)
+    assert "job" not in node.ask("c" * 40, source="mirror", mirror={"urls": {"model": "http://127.0.0.1:9"}})
+
+
+def test_a_list_of_ours_serves_as_well(node: Node, hub: Start, source: Path, plain: str) -> None:
+    endpoint, revision = hub()
+    assert node.stage(revision, endpoint=endpoint)["staged"]
+    manifest = next((node.root / "staged").glob("*/manifest.json")).read_bytes()
+    (source / "manifest.json").write_bytes(manifest)
+    other = Node(node.root / "other", node.run_module, "s2")
+    mirror = {"urls": {"model": plain}}
+    result = other.stage(revision, source="mirror", mirror=mirror)
+    assert result["msg"] == ""
+    assert same(other.path, node.path)
+
+
+def test_the_lanes_own_hashes_are_a_list(node: Node, source: Path, plain: str) -> None:
+    digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in source.iterdir()}
+    result = stage(node, plain, guards={"sha256": digests})
+    assert result["msg"] == ""
+    assert same(source, node.path)
+
+
+def test_what_is_wrong_is_said(node: Node, source: Path, plain: str) -> None:
+    assert "nothing says what the files must be" in stage(node, plain)["msg"]
+    text = sums(source)
+    assert (
+        f"hashes to {hashlib.sha256(text.encode()).hexdigest()[:16]}…, not ffffffffffffffff…"
+        in stage(node, plain, "f" * 64)["msg"]
+    )
+    (source / SECOND).write_bytes((source / SECOND).read_bytes()[:-1] + b"?")
+    result = stage(node, plain)
+    assert f"sent {SECOND} with" in result["msg"]
+    assert not (node.path / SECOND).exists()
+    (source / SECOND).unlink()
+    assert f"{plain}{SECOND}: no size" in stage(node, plain)["msg"]
+    assert "does not answer" in stage(node, "http://127.0.0.1:9")["msg"]
+    missing = node.stage("c" * 40, source="mirror", mirror={"urls": {}})
+    assert "no mirror is named for model" in missing["msg"]
+
+
+@pytest.mark.parametrize("line", ["abc  x", "a" * 64, f"{'a' * 64}  ../x", f"\\{'a' * 64}  x\\\\y", f"{'a' * 64}  /etc/x"])
+def test_a_line_that_is_none_is_refused(line: str) -> None:
+    with pytest.raises(StagingError):
+        parse_sums(line)
+
+
+def test_both_kinds_of_lines() -> None:
+    text = f"# made by hand\n{'a' * 64}  x\n\n{'B' * 64} *./d/y z\n"
+    assert parse_sums(text) == {"x": "a" * 64, "d/y z": "b" * 64}
+
+
+@given(st.text(max_size=90))
+def test_any_list_is_read_or_refused(text: str) -> None:
+    try:
+        found = parse_sums(text)
+    except StagingError:
+        return
+    assert all(len(digest) == 64 for digest in found.values())

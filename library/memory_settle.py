@@ -114,7 +114,7 @@ touch:
   returned: always
   type: dict
 checks:
-  description: MEM.CMA, MEMORY.FREE, MEM.BLOCKS, and MEM.TOUCH where the probe is on.
+  description: MEM.CMA, MEM.SETTLED, MEM.BLOCKS, and MEM.TOUCH where the probe is on.
   returned: always
   type: list
   elements: dict

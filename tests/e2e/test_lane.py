@@ -219,7 +219,7 @@ def test_ctrl_c_in_a_boot_is_survived_by_launching_again(fleet: Fleet) -> None:
 def test_memory_that_is_not_there_waits_for_a_person(fleet: Fleet) -> None:
     """No machine of these tests has that much. The last good release would meet the same memory."""
     wish = ["-e", "lane_min_free_gib=100", "-e", "lane_settle_seconds=3"]
-    fleet.play("playbooks/launch.yml", *wish).failed("MEMORY.FREE", "held after 3 s", "a person looks first")
+    fleet.play("playbooks/launch.yml", *wish).failed("MEM.SETTLED", "held after 3 s", "a person looks first")
     assert not any(fleet.ranks().values())
     assert fleet.state()["status"] == "failed"
 

@@ -186,7 +186,7 @@ def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[C
     total = facts.get("shm_total_bytes")
     return [
         judged(
-            "MEMORY.SHM",
+            "MEM.SHM",
             host,
             None if total is None else int(total) >= wanted,
             "not measured" if total is None else f"/dev/shm of {int(total) / GIB:.2f} GiB",
@@ -290,7 +290,7 @@ def settled_memory(host: str, settled: Facts | None) -> list[Check]:
     if made:
         return made
     found = str((settled or {}).get("msg") or "not measured")
-    return [judged("MEMORY.FREE", host, None, found, "memory settled and touched", f"Look at /proc/meminfo of {host}.")]
+    return [judged("MEM.SETTLED", host, None, found, "memory settled and touched", f"Look at /proc/meminfo of {host}.")]
 
 
 def gpu_idle(host: str, facts: Facts) -> Check:

@@ -99,6 +99,7 @@ class Property:
     """One thing that ranks should have in common. `needed`: every host has it, so not to know it is a failure."""
 
     name: str
+    id: str
     what: str
     read: Callable[[Facts], str]
     needed: bool
@@ -106,18 +107,18 @@ class Property:
 
 
 PROPERTIES = (
-    Property("machine", "machine", _kernel("machine"), True, "One image serves all ranks, so they need one kind of machine"),
-    Property("kernel", "kernel", _kernel("release"), True, "Boot the same kernel everywhere: uname -r, apt list --installed 'linux-image*'"),
-    Property("page_size", "page size", _kernel("page_size"), True, "Boot kernels of the same page size (4k or 64k)"),
-    Property("driver", "NVIDIA driver", _driver, False, "Install the same driver and flavour everywhere: cat /proc/driver/nvidia/version"),
-    Property("model", "model", _model, False, "Ranks wait for the slowest"),
-    Property("firmware", "BIOS and EC", _firmware, False, "Bring firmware to one version: fwupdmgr get-devices; an older BIOS gave its network cards half the lanes"),
-    Property("nic_firmware", "network card firmware", _nics, False, "Bring the ConnectX-7 cards to one firmware: cat /sys/class/infiniband/*/fw_ver"),
-    Property("docker", "Docker", _docker("version"), True, "Install the same Docker everywhere"),
-    Property("storage_driver", "Docker's storage driver", _docker("storage_driver"), True,
+    Property("machine", "PARITY.MACHINE", "machine", _kernel("machine"), True, "One image serves all ranks, so they need one kind of machine"),
+    Property("kernel", "PARITY.KERNEL", "kernel", _kernel("release"), True, "Boot the same kernel everywhere: uname -r, apt list --installed 'linux-image*'"),
+    Property("page_size", "PARITY.PAGE_SIZE", "page size", _kernel("page_size"), True, "Boot kernels of the same page size (4k or 64k)"),
+    Property("driver", "PARITY.DRIVER", "NVIDIA driver", _driver, False, "Install the same driver and flavour everywhere: cat /proc/driver/nvidia/version"),
+    Property("model", "PARITY.MODEL", "model", _model, False, "Ranks wait for the slowest"),
+    Property("firmware", "PARITY.FIRMWARE", "BIOS and EC", _firmware, False, "Bring firmware to one version: fwupdmgr get-devices; an older BIOS gave its network cards half the lanes"),
+    Property("nic_firmware", "PARITY.NIC_FIRMWARE", "network card firmware", _nics, False, "Bring the ConnectX-7 cards to one firmware: cat /sys/class/infiniband/*/fw_ver"),
+    Property("docker", "PARITY.DOCKER", "Docker", _docker("version"), True, "Install the same Docker everywhere"),
+    Property("storage_driver", "PARITY.STORAGE_DRIVER", "Docker's storage driver", _docker("storage_driver"), True,
              "Image IDs differ between overlay2 and the containerd store, digests don't; what compares IDs by hand sees other images"),
-    Property("runc", "runc", _docker("runc"), False, "Install the same containerd and runc everywhere"),
-    Property("min_free", "vm.min_free_kbytes", _least_free, True,
+    Property("runc", "PARITY.RUNC", "runc", _docker("runc"), False, "Install the same containerd and runc everywhere"),
+    Property("min_free", "PARITY.MIN_FREE", "vm.min_free_kbytes", _least_free, True,
              "The rank with more in reserve has less for the GPU. Set it alike: spark_kernel_settings"),
 )  # fmt: skip
 NAMES = tuple(one.name for one in PROPERTIES)
@@ -130,11 +131,11 @@ CLOCK_SECONDS = 2.0
 
 def known(host: str, facts: Facts) -> list[Check]:
     """HOST.KERNEL and HOST.DRIVER: against what reports call bad."""
-    versions = {"kernel": _kernel("release")(facts), "driver": _driver(facts)}
+    versions = {"kernel": ("HOST.KERNEL", _kernel("release")(facts)), "driver": ("HOST.DRIVER", _driver(facts))}
     kho = _kernel("kho")(facts)
     made = []
-    for kind, version in versions.items():
-        id_, expected = f"HOST.{kind.upper()}", f"no {kind} that reports call bad"
+    for kind, (id_, version) in versions.items():
+        expected = f"no {kind} that reports call bad"
         if not version:
             # Whether a driver has to be there is judged where the GPU is asked.
             if kind == "kernel":
@@ -161,7 +162,7 @@ def alike(hosts: Mapping[str, Facts], fatal: Sequence[str] = FATAL) -> list[Chec
         if not told and not one.needed:
             continue
         common = Counter(told).most_common(1)[0][0] if told else ""
-        id_, bad = f"PARITY.{one.name.upper()}", FAIL if one.name in fatal else WARN
+        id_, bad = one.id, FAIL if one.name in fatal else WARN
         for host, value in values.items():
             if not value:
                 # Where others told it, a host that can't is unlike them; where nobody did, it was not measured.

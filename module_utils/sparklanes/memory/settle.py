@@ -167,7 +167,7 @@ def checks(host: str, wish: Wish, outcome: Outcome) -> list[Check]:
     waited = f" after {outcome.waited:.0f} s" if outcome.waited >= 1 else ""
     made.append(
         judged(
-            "MEMORY.FREE",
+            "MEM.SETTLED",
             host,
             enough,
             f"MemFree {gib(free)}{waited}" if enough else f"{outcome.verdict.name}{waited}: {outcome.verdict.figures}",

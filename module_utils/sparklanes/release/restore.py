@@ -52,7 +52,7 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
             "death": sentence,
         }
     # Short memory or a busy GPU after the stop would meet the last good release just the same.
-    lacking = any(str(id_).startswith(("MEMORY.", "MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
+    lacking = any(str(id_).startswith(("MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
     return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": lacking, "death": ""}
 
 

@@ -17,7 +17,7 @@ ELSEWHERE: tuple[tuple[str, str, str], ...] = (
     ("One tag, two digests; images that vanish", "Flash 2x README; W4A16 card", "`lane_image.digest`; `LANE.UNKNOWN` where it is not known"),
     ("Overlays of another version of the engine", "743B launchers", "`lane_overlays.0.replaces_sha256` and `markers`, checked when staged"),
     ("The chat template is patched inside the weights, on one node", "743B README", "`lane_extras`: mounted beside the weights"),
-    ("Page cache counts as used memory for CUDA", "743B README", "role `page_cache`; `MEMORY.FREE` before the start"),
+    ("Page cache counts as used memory for CUDA", "743B README", "role `page_cache`; `MEM.SETTLED` before the start"),
     ("Weights, KV cache, graphs and shared memory beyond what a Spark has", "743B README; DeepSeek-v4-Flash-Vision 31", "`BUDGET.*`"),
     ("Swap is full after many boots; swap turned off kills the worker", "Flash 2x README", "`lane_swap`: recycled, never off"),
     ("A fresh rank meets a dying one and hangs", "743B README; Flash 2x README", "`RANK.STOPPED`, `GPU.IDLE`, `PORT.FREE`"),

@@ -160,7 +160,10 @@ def told(checks: dict[str, Check]) -> list[tuple[str, str]]:
 def test_a_healthy_pair_as_the_guide_measures_it() -> None:
     made = judge([108.0, 111.7], [92.6, 97.3])
     assert told(made) == [("BANDWIDTH", "pass"), ("BANDWIDTH", "pass"), ("BANDWIDTH_TOTAL", "pass")]
-    assert made["BANDWIDTH_TOTAL 2"].found == "2 rails at once to s2: 189.9 Gb/s"
+    assert (made["BANDWIDTH_TOTAL 2"].id, made["BANDWIDTH_TOTAL 2"].found) == (
+        "FABRIC.BANDWIDTH_TOTAL",
+        "2 rails at once to s2: 189.9 Gb/s",
+    )
 
 
 @pytest.mark.parametrize(

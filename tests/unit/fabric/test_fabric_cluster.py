@@ -151,7 +151,7 @@ def test_warnings_of_a_node_are_warnings_of_the_gate(tmp_path: Path) -> None:
             net.mtu = 1500
         fabrics[f"s{number}"] = fabric(tmp_path / str(number), made)
     warned = [check for check in cluster_checks(fabrics) if check.status == WARN]
-    assert {check.host for check in warned} == {"s1", "s2"}
+    assert {(check.host, check.id) for check in warned} == {("s1", "FABRIC.WARNING"), ("s2", "FABRIC.WARNING")}
     assert all(check.found.startswith("MTU_LOW: ") and check.remedy for check in warned)
 
 

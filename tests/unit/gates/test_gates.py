@@ -27,7 +27,7 @@ def looked(**more: Any) -> dict[str, Any]:
 
 
 SETTLED = {
-    host: {"checks": [{"id": "MEMORY.FREE", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
+    host: {"checks": [{"id": "MEM.SETTLED", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
 }
 
 

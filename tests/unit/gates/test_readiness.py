@@ -66,7 +66,7 @@ def facts(**more: Any) -> dict[str, Any]:
 
 
 SETTLED = {
-    host: {"checks": [{"id": "MEMORY.FREE", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
+    host: {"checks": [{"id": "MEM.SETTLED", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
 }
 STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
 
@@ -93,7 +93,7 @@ def test_a_ready_fleet_passes() -> None:
         "FABRIC.PEER",
         "FABRIC.MASTER_PORT",
         "FABRIC.IMAGE_CONF",
-        "MEMORY.SHM",
+        "MEM.SHM",
     }
 
 
@@ -119,8 +119,8 @@ def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None
         ({"probes": None}, "FABRIC.PEER", "not measured"),
         ({"image_conf": None}, "FABRIC.IMAGE_CONF", "not measured"),
         ({"image_conf": {"/etc/nccl.conf": "NCCL_IB_GID_INDEX=3\n"}}, "FABRIC.IMAGE_CONF", "NCCL_IB_GID_INDEX=3"),
-        ({"shm_total_bytes": 62 * 1024**2}, "MEMORY.SHM", "0.06 GiB"),
-        ({"shm_total_bytes": None}, "MEMORY.SHM", "not measured"),
+        ({"shm_total_bytes": 62 * 1024**2}, "MEM.SHM", "0.06 GiB"),
+        ({"shm_total_bytes": None}, "MEM.SHM", "not measured"),
         ({"deployment_state": {"deaths": ["a", "b"]}}, "DEATHS.EXPLAINED", "2 unexplained"),
         (
             {
@@ -244,10 +244,10 @@ def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> No
 
 def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
     box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
-    short = {"checks": [{"id": "MEMORY.FREE", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
+    short = {"checks": [{"id": "MEM.SETTLED", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
     known = {"s1": facts(), "s2": facts(containers=[box])}
     made = readiness.gate_b(HOSTS, known, SPECS, {**SETTLED, "s1": short})
-    assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEMORY.FREE"), ("s2", "RANK.STOPPED")}
+    assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEM.SETTLED"), ("s2", "RANK.STOPPED")}
 
 
 def test_memory_that_was_not_settled_was_not_measured() -> None:
@@ -268,7 +268,7 @@ def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
 def test_a_rank_counts_as_alive_only_with_the_right_release() -> None:
     ranks = {"s1": {"running": True, "release": "a" * 12}, "s2": {"running": True, "release": "b" * 12}}
     made = readiness.ranks_alive(HOSTS, ranks, "a" * 12)
-    assert [check.status for check in made] == ["pass", "fail"]
+    assert [(check.id, check.status) for check in made] == [("RANK.ALIVE", "pass"), ("RANK.ALIVE", "fail")]
     assert readiness.ranks_alive(["s1"], {"s1": None}, "a" * 12)[0].status == "fail"
     assert readiness.ranks_alive(["s1"], {"s1": {"running": False}}, "a" * 12)[0].status == "fail"
 

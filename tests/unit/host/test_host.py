@@ -146,7 +146,7 @@ def test_proprietary_modules_are_a_warning_and_no_driver_is_judged_elsewhere() -
 def test_equal_ranks_are_alike() -> None:
     made = parity.alike({"s1": spark(), "s2": spark()})
     assert {check.status for check in made} == {PASS}
-    assert {check.id for check in made} == {f"PARITY.{name.upper()}" for name in parity.NAMES}
+    assert {check.id for check in made} == {one.id for one in parity.PROPERTIES}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,8 @@ def test_equal_ranks_are_alike() -> None:
         ({"nics": []}, "PARITY.NIC_FIRMWARE", WARN),
         ({"docker__storage_driver": "overlayfs"}, "PARITY.STORAGE_DRIVER", WARN),
         ({"docker": {"error": "no daemon"}}, "PARITY.DOCKER", WARN),
+        ({"docker__runc": "v1.3"}, "PARITY.RUNC", WARN),
+        ({"firmware__product_name": "another"}, "PARITY.MODEL", WARN),
         ({"settings__vm.min_free_kbytes": {"live": "1048576"}}, "PARITY.MIN_FREE", WARN),
     ],
 )

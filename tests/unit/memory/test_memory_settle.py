@@ -108,7 +108,7 @@ def test_flushing_may_be_forbidden_and_then_the_cache_is_named() -> None:
     world = Played([60], cached=52)
     outcome = play(world, may_flush=False, seconds=3)
     assert world.did == ["sleep"] * 3
-    assert status(outcome)["MEMORY.FREE"] == "fail"
+    assert status(outcome)["MEM.SETTLED"] == "fail"
     assert "flush" in settle.sentence("s1", outcome)
     assert not outcome.changed
 
@@ -117,7 +117,7 @@ def test_waiting_ends() -> None:
     outcome = play(Played([60]), seconds=20)
     assert not outcome.go
     assert outcome.waited == 20
-    check = next(check for check in outcome.checks if check.id == "MEMORY.FREE")
+    check = next(check for check in outcome.checks if check.id == "MEM.SETTLED")
     assert check.found.startswith("held after 20 s: MemFree 60.0 GiB of 121.7 GiB")
     assert "python3 (pid 7) 30.0 GiB" in check.remedy
     assert settle.sentence("s1", outcome).startswith("s1 stops after 20 s: held: MemFree 60.0 GiB")
@@ -175,7 +175,7 @@ def test_compaction_that_does_not_help_asks_for_a_reboot_at_once() -> None:
     world.after_compaction = TORN
     outcome = play(world, min_blocks=200)
     assert (outcome.verdict.name, world.did) == ("reboot_required", ["compact"])
-    assert status(outcome) == {"MEM.CMA": "pass", "MEMORY.FREE": "pass", "MEM.BLOCKS": "fail"}
+    assert status(outcome) == {"MEM.CMA": "pass", "MEM.SETTLED": "pass", "MEM.BLOCKS": "fail"}
     assert "Reboot s1" in settle.sentence("s1", outcome)
 
 
@@ -371,7 +371,7 @@ def test_the_module_goes_and_touches(run_module: RunModule, root: Path) -> None:
     assert result["go"]
     assert result["touch"]["touched"] == 64 * MIB
     assert result["sentence"] == "s1 goes: MemFree 112.0 GiB, 0.1 GiB touched"
-    assert [check["id"] for check in result["checks"]] == ["MEM.CMA", "MEMORY.FREE", "MEM.BLOCKS", "MEM.TOUCH"]
+    assert [check["id"] for check in result["checks"]] == ["MEM.CMA", "MEM.SETTLED", "MEM.BLOCKS", "MEM.TOUCH"]
     assert result["changed"]
 
 

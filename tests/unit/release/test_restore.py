@@ -42,7 +42,7 @@ def test_without_any_rank_to_blame_the_failed_task_speaks() -> None:
 @pytest.mark.parametrize(
     ("checks", "waits"),
     [
-        (["MEMORY.FREE"], True),
+        (["MEM.SETTLED"], True),
         (["MEM.TOUCH"], True),
         (["BUDGET.UTILIZATION"], True),
         (["GPU.IDLE"], True),

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.sparklanes.common.checks import FAIL
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
 from ansible.module_utils.sparklanes.jobs.runner import human_bytes
 from ansible.module_utils.sparklanes.weights import sources as weights_sources
 from ansible.module_utils.sparklanes.weights import staging
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
 from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
 from ansible.module_utils.sparklanes.weights.hub import HubFile
+from ansible.module_utils.sparklanes.weights.safetensors import INDEX
 from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, Model, Record, Seen, StagingError, Store, assess
 from checkpoints import checkpoint, flip, hub_cache
 from hypothesis import given
@@ -152,6 +153,18 @@ def failures(one: Model, store: Store) -> dict[str, str]:
     assert found.staged == (not [check for check in found.checks if check.status == FAIL])
     assert {check.host for check in found.checks} == {"s7"}
     return {check.id: check.found for check in found.checks if check.status == FAIL}
+
+
+def test_a_wrong_total_in_the_index_is_a_warning_of_what_is_staged(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "tiny")
+    index = json.loads((folder / INDEX).read_text())
+    index["metadata"]["total_size"] = 7
+    (folder / INDEX).write_text(json.dumps(index))
+    one, store = model(folder), Store(tmp_path / "staged", str(folder))
+    mark(folder, store, one)
+    found = staging.standing(one, "s7", store)
+    assert found.staged
+    assert [(check.id, check.status) for check in found.checks] == [("WEIGHTS.INDEX", WARN), ("WEIGHTS.STAGED", PASS)]
 
 
 def test_what_was_staged_is_complete(staged: tuple[Path, Store, Model]) -> None:

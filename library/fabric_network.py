@@ -139,37 +139,34 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
 from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.host.edits import HostEdits
 
 APPLY_SECONDS = 60
 
 
-class Network:
+class Network(HostEdits):
+    """The netplan file of one host: what /etc says, what is on trial in /run, and the way back."""
+
     def __init__(self, module: AnsibleModule) -> None:
-        self.module, self.params = module, module.params
+        super().__init__(module, module.params["root"])
+        self.params = module.params
         self.name: str = self.params["file"]
-        self.root = Path(self.params["root"])
-        self.etc = self.root / "etc/netplan" / self.name
-        self.trial = self.root / "run/netplan" / self.name
-        self.before = self.root / fabric_trial.KEPT / f"{self.name}.before"
-        self.actions: list[str] = []
+        self.etc = f"/etc/netplan/{self.name}"
+        self.trial = f"/run/netplan/{self.name}"
+        self.before = f"/{fabric_trial.KEPT}/{self.name}.before"
+        self.script = f"/{fabric_trial.SCRIPT}"
 
-    def fail(self, message: str) -> NoReturn:
-        self.module.fail_json(msg=message, actions=self.actions, on_trial=self.trial.exists())
+    @property
+    def on_trial(self) -> bool:
+        return self.at(self.trial).exists()
+
+    def fail(self, problem: str) -> NoReturn:
+        self.module.fail_json(msg=problem, actions=self.actions, on_trial=self.on_trial)
         raise SystemExit(1)
-
-    def text(self, path: Path) -> str | None:
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
-
-    def must(self, *argv: str) -> str:
-        rc, out, err = self.module.run_command(list(argv))
-        if rc != 0:
-            self.fail(f"{' '.join(argv[:4])} failed on this Spark (exit {rc}): {(err or out).strip()[-400:]}")
-        return str(out)
 
     # present, absent
 
@@ -177,8 +174,8 @@ class Network:
         old, running = self.text(self.etc), self.text(self.trial)
         tried = netplan.NOTHING if wanted is None else wanted
         diff: dict[str, str] = {
-            "before_header": str(self.etc),
-            "after_header": str(self.etc),
+            "before_header": self.etc,
+            "after_header": self.etc,
             "before": old or "",
             "after": wanted or "",
         }
@@ -213,12 +210,12 @@ class Network:
         return found
 
     def addresses(self) -> dict[str, dict[str, Any]]:
-        rc, out, _ = self.module.run_command(["ip", "-j", "addr", "show"])
+        rc, out, _ = self.ask("ip", "-j", "addr", "show")
         found: dict[str, dict[str, Any]] = fabric_trial.parse_ip(out if rc == 0 else "")
         return found
 
     def armed(self) -> bool:
-        _, text, _ = self.module.run_command(["systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState"])
+        _, text, _ = self.ask("systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState")
         return bool(host_units.parse_show(text).get("ActiveState") == "active")
 
     def validate(self, text: str) -> None:
@@ -231,7 +228,7 @@ class Network:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(content, encoding="utf-8")
             copy.chmod(0o600)
-        rc, out, err = self.module.run_command(["netplan", "generate", "--root-dir", str(below)])
+        rc, out, err = self.ask("netplan", "generate", "--root-dir", str(below))
         said = (err or out).replace(f"{below}/", "/").strip()
         shutil.rmtree(below, ignore_errors=True)
         if rc != 0:
@@ -242,21 +239,18 @@ class Network:
         there = self.addresses()
         named = [one["name"] for one in self.params["interfaces"]] or re.findall(r"(?m)^ {4}(\S+):$", self.text(self.etc) or "")
         mtus = {name: int(there[name]["mtu"]) for name in named if name in there and there[name].get("mtu")}
-        script = self.root / fabric_trial.SCRIPT
-        write_atomically(script, fabric_trial.revert_script(str(self.trial), mtus), 0o700)
-        self.arm(script)
-        write_atomically(self.trial, tried, 0o600)
+        self.lay(self.script, fabric_trial.revert_script(str(self.at(self.trial)), mtus), 0o700)
+        self.arm()
+        self.lay(self.trial, tried, 0o600)
         command = ["systemd-run", "--quiet", "--wait", "--collect", f"--unit={fabric_trial.APPLY}"]
         command += [f"--property=RuntimeMaxSec={APPLY_SECONDS}", "netplan", "apply"]
-        rc, _, err = self.module.run_command(command)
+        rc, _, err = self.ask(*command)
         if rc != 0:
-            _, said, _ = self.module.run_command(
-                ["journalctl", "--unit", fabric_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat"]
-            )
+            _, said, _ = self.ask("journalctl", "--unit", fabric_trial.APPLY, "--lines", "15", "--no-pager", "--output", "cat")
             lost = self.take_back()
             self.fail(f"netplan apply failed on this Spark, and the trial was taken back: {(said or err).strip()[-600:]}{lost}")
 
-    def arm(self, script: Path) -> None:
+    def arm(self) -> None:
         self.disarm()
         seconds = f"--on-active={self.params['revert_seconds']}s"
         self.must(
@@ -266,7 +260,7 @@ class Network:
             seconds,
             "--timer-property=AccuracySec=1s",
             "sh",
-            str(script),
+            str(self.at(self.script)),
         )
         self.actions.append(f"Arm the timer {fabric_trial.TIMER}")
 
@@ -274,8 +268,8 @@ class Network:
         for kind in ("timer", "service"):  # a service that failed would keep its name
             unit = f"{fabric_trial.TIMER}.{kind}"
             if kind == "timer":
-                self.module.run_command(["systemctl", "stop", unit])
-            self.module.run_command(["systemctl", "reset-failed", unit])
+                self.ask("systemctl", "stop", unit)
+            self.ask("systemctl", "reset-failed", unit)
 
     # proven, kept, reverted
 
@@ -300,24 +294,24 @@ class Network:
             return True
         # Disarmed first: a timer that ran in the middle would undo what is about to be kept.
         self.disarm()
-        if not self.trial.exists():
+        if not self.on_trial:
             self.fail(f"The trial of {self.name} was taken back by its timer before it could be kept. Run this again")
         old = self.text(self.etc)
         if old is not None and old != tried and not old.startswith(netplan.HEAD):
-            write_atomically(self.before, old, 0o600)
+            self.lay(self.before, old, 0o600)
             self.actions.append(f"Keep what {self.etc} said before in {self.before}")
         if fabric_trial.is_nothing(tried):
-            self.etc.unlink(missing_ok=True)
+            self.lift(self.etc)
         else:
-            write_atomically(self.etc, tried, 0o600)
+            self.lay(self.etc, tried, 0o600)
             if not tried.startswith(netplan.HEAD):  # it says again what it said before us
-                self.before.unlink(missing_ok=True)
-        self.trial.unlink()
-        (self.root / fabric_trial.SCRIPT).unlink(missing_ok=True)
+                self.lift(self.before)
+        self.lift(self.trial)
+        self.lift(self.script)
         return True
 
     def revert(self) -> bool:
-        if not self.trial.exists():
+        if not self.on_trial:
             return False
         self.actions.append(f"Take the trial of {self.name} back")
         lost = "" if self.module.check_mode else self.take_back()
@@ -327,17 +321,33 @@ class Network:
 
     def take_back(self) -> str:
         """The file is gone in any case; what else went wrong, as the end of a sentence."""
-        script = self.root / fabric_trial.SCRIPT
-        rc, out, err = self.module.run_command(["sh", str(script)])
-        self.trial.unlink(missing_ok=True)
+        rc, out, err = self.ask("sh", str(self.at(self.script)))
+        self.lift(self.trial)
         self.disarm()
-        script.unlink(missing_ok=True)
+        self.lift(self.script)
         if rc == 0:
             return ""
         return (
             f". But netplan did not apply what was there before (exit {rc}: {(err or out).strip()[-300:]}): "
             "look at `netplan status` and `networkctl` on this Spark; a reboot brings the old network back too"
         )
+
+    def run(self) -> dict[str, Any]:
+        result: dict[str, Any] = {"changed": False}
+        try:
+            if self.params["state"] == "present":
+                result = self.put(netplan.render(self.params["interfaces"], self.params["mtu"], self.params["renderer"]))
+            elif self.params["state"] == "absent":
+                result = self.put(None)
+            elif self.params["state"] == "proven":
+                result["probes"] = self.prove()
+            elif self.params["state"] == "kept":
+                result["changed"] = self.keep()
+            else:
+                result["changed"] = self.revert()
+        except ValueError as error:
+            self.fail(str(error))
+        return {**result, "on_trial": self.on_trial}
 
 
 def main() -> None:
@@ -372,26 +382,10 @@ def main() -> None:
     params = module.params
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*\.yaml", params["file"]):
         module.fail_json(msg=f"file {params['file']!r}: expected the name of a netplan file, for example 40-cx7.yaml")
+    if params["state"] == "present" and not params["interfaces"]:
+        module.fail_json(msg="state present needs interfaces")
     work = Network(module)
-    result: dict[str, Any] = {"changed": False}
-    try:
-        if params["state"] == "present":
-            if not params["interfaces"]:
-                module.fail_json(msg="state present needs interfaces")
-            result = work.put(netplan.render(params["interfaces"], params["mtu"], params["renderer"]))
-        elif params["state"] == "absent":
-            result = work.put(None)
-        elif params["state"] == "proven":
-            result["probes"] = work.prove()
-        elif params["state"] == "kept":
-            result["changed"] = work.keep()
-        else:
-            result["changed"] = work.revert()
-    except OSError as error:
-        work.fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
-    except ValueError as error:
-        work.fail(str(error))
-    module.exit_json(actions=work.actions, on_trial=work.trial.exists(), **result)
+    work.finish(work.run)
 
 
 if __name__ == "__main__":

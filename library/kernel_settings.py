@@ -91,6 +91,11 @@ actions:
   returned: always
   type: list
   elements: str
+waiting:
+  description: What had to wait and why. Always empty, as nothing of this waits.
+  returned: always
+  type: list
+  elements: str
 live:
   description: Value of each setting in the running kernel.
   returned: always
@@ -350,9 +355,6 @@ class KernelSettings(HostEdits):
         made = {key: sysctl.winners(found, key) for key in keys}
         exact = sysctl.read_files([sysctl.ConfFile(self.path, ours or "")]).exact
         return {
-            "changed": self.changed,
-            "actions": self.actions,
-            "diff": self.diff,
             "live": {key: self.kernel(key) for key in keys},
             "file": {
                 "path": self.path,
@@ -386,12 +388,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     host = KernelSettings(module)
-    try:
+
+    def work() -> dict[str, Any]:
         host.run()
-        result = host.result()
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=host.actions)
-    module.exit_json(**result)
+        return host.result()
+
+    host.finish(work)
 
 
 if __name__ == "__main__":

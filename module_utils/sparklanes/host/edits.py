@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ansible.module_utils.sparklanes.common.files import write_atomically
+from ansible.module_utils.sparklanes.host.tree import Tree
 
 
 class HostEdits:
     """What one module run changes below `root`."""
 
     def __init__(self, module: Any, root: str | Path = "/") -> None:
+        self.tree = Tree(root)
+        self.root = self.tree.root
         self.module = module
-        self.root = Path(root)
         self.actions: list[str] = []
         self.waiting: list[str] = []
         self.changed = False
@@ -27,13 +30,12 @@ class HostEdits:
         raise SystemExit(1)
 
     def at(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
+        return self.tree.at(path)
 
     def text(self, path: str) -> str | None:
-        try:
-            return self.at(path).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
+        """The text of a file; None where there is none."""
+        content = self.tree.read(path)
+        return None if content is None else content.decode("utf-8", "replace")
 
     def note(self, action: str, before: str = "", after: str = "") -> bool:
         """Record a change; true where it is to be done."""
@@ -43,24 +45,34 @@ class HostEdits:
         self._after.append(after)
         return not self.module.check_mode
 
-    def write(self, path: str, text: str, mode: int = 0o644, shown: bool = True) -> bool:
-        """Give a file this text; whether that was a change. What says nothing to a reader of a diff is shown by name."""
-        old = self.text(path)
-        if old == text and not self.at(path).is_symlink():
+    def write(self, path: str, content: str | bytes, mode: int = 0o644, shown: bool = True) -> bool:
+        """Give a file this content; whether that was a change. What says nothing to a reader of a diff is shown by name."""
+        wanted = content.encode() if isinstance(content, str) else content
+        old = self.tree.entry(path)
+        if old is not None and old.kind == "file" and old.content == wanted:
             return False
-        before = f"{path}:\n{old}" if old is not None and shown else ""
-        if self.note(f"Write {path}", before, f"{path}:\n{text}" if shown else f"{path}\n"):
-            write_atomically(self.at(path), text, mode)
+        known = self.text(path) if shown else None
+        before = f"{path}:\n{known}" if known is not None else ""
+        if self.note(f"Write {path}", before, f"{path}:\n{wanted.decode('utf-8', 'replace')}" if shown else f"{path}\n"):
+            self.lay(path, wanted, mode)
         return True
 
-    def drop(self, path: str, why: str = "asked for") -> bool:
+    def drop(self, path: str, why: str = "asked for", shown: bool = True) -> bool:
         """Remove a file; whether there was one."""
-        old = self.text(path)
-        if old is None:
+        if self.tree.entry(path) is None:
             return False
-        if self.note(f"Remove {path}: {why}", f"{path}:\n{old}"):
-            self.at(path).unlink()
+        if self.note(f"Remove {path}: {why}", f"{path}:\n{self.text(path) or ''}" if shown else f"{path}\n"):
+            self.lift(path)
         return True
+
+    def lay(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
+        """Write a file now. Who calls this has noted the change, and asked whether it is to be done."""
+        self.tree.write(path, content.encode() if isinstance(content, str) else content, mode)
+
+    def lift(self, path: str) -> None:
+        """Remove a file now, if it is there. Who calls this has noted the change, and asked whether it is to be done."""
+        with contextlib.suppress(FileNotFoundError):
+            self.tree.remove(path)
 
     def ask(self, *argv: str) -> tuple[int, str, str]:
         answer: tuple[int, str, str] = self.module.run_command(list(argv), errors="replace", expand_user_and_vars=False)
@@ -73,6 +85,19 @@ class HostEdits:
             said = (err or out).strip() or f"exit {rc}"
             self.fail(f"{' '.join(argv)} failed: {said}" + (f". {hint}" if hint else ""))
         return str(out)
+
+    def finish(self, work: Callable[[], dict[str, Any]]) -> NoReturn:
+        """Do the work and end the module with what was done, what waits, and what the work returned besides."""
+        try:
+            more = work()
+        except OSError as error:
+            self.fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+        for sentence in self.waiting:
+            self.module.warn(sentence)
+        self.module.exit_json(
+            **{"changed": self.changed, "actions": self.actions, "waiting": self.waiting, "diff": self.diff, **more}
+        )
+        raise SystemExit(0)
 
     @property
     def diff(self) -> dict[str, str]:

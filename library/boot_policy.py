@@ -48,52 +48,52 @@ actions:
   returned: always
   type: list
   elements: str
+waiting:
+  description: What had to wait and why. Always empty, as nothing of this waits.
+  returned: always
+  type: list
+  elements: str
 report:
   description: What the unit reported after the last boot, empty where it did not.
   returned: always
   type: dict
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import as_json, read_json, write_atomically
+from ansible.module_utils.sparklanes.common.files import as_json, read_json
 from ansible.module_utils.sparklanes.host import boots as host_boots
+from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.jobs.payload import archive
 from ansible.module_utils.sparklanes.rank import after_boot
 
 UNIT = "sparklanes-boot.service"
-UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 PROGRAM = "/usr/local/lib/sparklanes/after_boot.pyz"
 
 
 class BootPolicy(HostEdits):
     """The policy as asked and as found on one host."""
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Any]:
+        unit = host_units.OwnUnit(self, UNIT, self.module.params["unit"] or "")
         if self.module.params["policy"] == "absent":
-            self.remove()
-            return
-        program = archive("rank.after_boot")
-        place = self.at(PROGRAM)
-        if (not place.exists() or place.read_bytes() != program) and self.note(f"Write {PROGRAM}", "", f"{PROGRAM}\n"):
-            write_atomically(place, program, 0o644)
-        known = read_json(self.at(after_boot.SETTINGS)) or {}
-        # Until the next boot there is nothing that the unit could have reported.
-        since = known.get("since") or host_boots.boot_id(self.root)
-        self.write(after_boot.SETTINGS, as_json({"policy": self.module.params["policy"], "since": since}))
-        self.write(UNIT_PATH, self.module.params["unit"])
-        rc, out, _ = self.ask("systemctl", "is-enabled", UNIT)
-        # In check mode there may be no unit yet to ask for.
-        if (rc != 0 or out.strip() != "enabled") and self.note(f"Enable {UNIT}"):
-            self.must("systemctl", "enable", "--no-reload", UNIT)
-
-    def remove(self) -> None:
-        if self.text(UNIT_PATH) is not None and self.note(f"Disable {UNIT}"):
-            self.must("systemctl", "disable", "--no-reload", UNIT)
-        for path in (UNIT_PATH, after_boot.SETTINGS, after_boot.REPORT):
-            self.drop(path)
-        if self.at(PROGRAM).exists() and self.note(f"Remove {PROGRAM}: asked for", f"{PROGRAM}\n"):
-            self.at(PROGRAM).unlink()
+            # It is not stopped: it may be starting a rank just now.
+            unit.remove()
+            for path in (after_boot.SETTINGS, after_boot.REPORT):
+                self.drop(path)
+            self.drop(PROGRAM, shown=False)
+        else:
+            self.write(PROGRAM, archive("rank.after_boot"), shown=False)
+            known = read_json(self.at(after_boot.SETTINGS)) or {}
+            # Until the next boot there is nothing that the unit could have reported.
+            since = known.get("since") or host_boots.boot_id(self.root)
+            self.write(after_boot.SETTINGS, as_json({"policy": self.module.params["policy"], "since": since}))
+            # Another text counts from the next boot on, so it needs no reload.
+            self.write(unit.path, unit.wanted)
+            unit.enable()
+        return {"report": read_json(self.at(after_boot.REPORT)) or {}}
 
 
 def main() -> None:
@@ -107,12 +107,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     edits = BootPolicy(module, module.params["root"])
-    try:
-        edits.run()
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=edits.actions)
-    report = read_json(edits.at(after_boot.REPORT)) or {}
-    module.exit_json(changed=edits.changed, actions=edits.actions, report=report, diff=edits.diff)
+    edits.finish(edits.run)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,6 @@ sm_mhz:
   elements: int
 """
 
-import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -82,7 +81,6 @@ from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 
 UNIT = gpu_facts.CAP_UNIT
-UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 SETTINGS_PATH = f"/{gpu_facts.CAP_SETTINGS}"
 # A lock takes effect at once; a GPU that is busy needs a moment to get there.
 EFFECT_SECONDS = 5.0
@@ -95,22 +93,7 @@ class GpuClockUnit(HostEdits):
         super().__init__(module, module.params["root"])
         self.params = module.params
         self.clocks: list[int | None] = []
-
-    def show(self) -> dict[str, str]:
-        rc, out, err = self.ask("systemctl", "show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
-        if rc != 0:
-            self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = host_units.parse_show(out)
-        return found
-
-    @property
-    def enabled(self) -> bool:
-        """By the links on the disk. `show` tells UnitFileState as it was before --no-reload, until the next reload."""
-        return self.ask("systemctl", "is-enabled", UNIT)[1].strip() == "enabled"
-
-    @property
-    def active(self) -> bool:
-        return self.show().get("ActiveState") == "active"
+        self.unit = host_units.OwnUnit(self, UNIT, self.params["unit"] or "", self.ignored, EFFECT_SECONDS)
 
     def gpus(self) -> list[gpu_facts.Gpu]:
         report = gpu_facts.report(gpu_facts.ask)
@@ -120,31 +103,30 @@ class GpuClockUnit(HostEdits):
         found: list[gpu_facts.Gpu] = report.gpus
         return found
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Any]:
         if self.params["state"] == "absent":
             self.remove()
-            return
+        else:
+            self.take()
+        return {"active": self.unit.state == "active", "sm_mhz": [clock for clock in self.clocks if clock is not None]}
+
+    def take(self) -> None:
         gpus = self.gpus()
         wrong = gpu_facts.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
         if wrong:
             self.fail("; ".join(wrong))
         settings = self.settings(gpus)
-        found = self.show() if self.text(UNIT_PATH) is not None else {}
-        active = found.get("ActiveState") == "active"
+        active = self.unit.state == "active"
         if active and self.text(SETTINGS_PATH) != settings:
             # The way back from the old figures is in the old file.
             self.stop()
             active = False
         self.write(SETTINGS_PATH, settings)
-        self.place_unit()
-        if not self.enabled and self.note(f"Enable {UNIT}"):
-            self.must("systemctl", "enable", "--no-reload", UNIT)
+        self.unit.place()
+        self.unit.enable()
         ignored = self.contradiction(gpus) if active else ""
-        if active and not ignored:
-            return
-        if self.note(f"Restart {UNIT}: {ignored}" if ignored else f"Start {UNIT}"):
-            self.must("systemctl", "restart", UNIT, hint=f"journalctl -u {UNIT} tells what nvidia-smi said")
-            self.prove()
+        if not active or ignored:
+            self.unit.start(ignored, again=active)
 
     def settings(self, gpus: list[gpu_facts.Gpu]) -> str:
         """What the unit reads. The default power limit is noted for the way back."""
@@ -155,56 +137,29 @@ class GpuClockUnit(HostEdits):
         return text
 
     def stop(self) -> None:
-        if self.note(f"Stop {UNIT}, which takes the cap off"):
-            self.must("systemctl", "stop", UNIT)
-            if self.show().get("ActiveState") == "failed":
-                self.fail(
-                    f"{UNIT} stopped and could not take the cap off: journalctl -u {UNIT}. sudo nvidia-smi -rgc does it by hand"
-                )
-
-    def place_unit(self) -> None:
-        old, wanted = self.text(UNIT_PATH), self.params["unit"]
-        if old is None:
-            self.write(UNIT_PATH, wanted)
-            if self.module.check_mode or self.show().get("LoadState") == "loaded":
-                return
-        elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
-            return
-        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
-        if risk:
-            self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
-            return
-        self.write(UNIT_PATH, wanted)
-        if self.note("Make systemd read its unit files again"):
-            self.must("systemctl", "daemon-reload")
+        self.unit.stop(", which takes the cap off")
+        if self.unit.state == "failed":
+            self.fail(
+                f"{UNIT} stopped and could not take the cap off: journalctl -u {UNIT}. sudo nvidia-smi -rgc does it by hand"
+            )
 
     def contradiction(self, gpus: list[gpu_facts.Gpu]) -> str:
         """What the GPU shows that the cap forbids."""
         problem: str = gpu_facts.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
         return problem
 
-    def prove(self) -> None:
-        end = time.monotonic() + EFFECT_SECONDS
+    def ignored(self) -> str:
         problem = self.contradiction(self.gpus())
-        while problem and time.monotonic() < end:
-            time.sleep(0.5)
-            problem = self.contradiction(self.gpus())
-        if problem:
-            self.fail(
-                f"{UNIT} was started and nvidia-smi accepted it, but {problem}: the driver ignores it. A GPU that is stuck does so; "
-                "reboot the Spark and run this again, or take the cap away with gpu_clock_remove=true"
-            )
+        return problem and (
+            f"although nvidia-smi accepted it, {problem}: the driver ignores it. A GPU that is stuck does so; "
+            "reboot the Spark and run this again, or take the cap away with gpu_clock_remove=true."
+        )
 
     def remove(self) -> None:
-        if self.text(UNIT_PATH) is None and self.text(SETTINGS_PATH) is None:
-            return
-        found = self.show()
-        # Stop before the figures go: the way back is in them.
-        if found.get("ActiveState") == "active":
+        """Stop before the figures go: the way back is in them."""
+        if self.unit.runs:
             self.stop()
-        if self.enabled and self.note(f"Disable {UNIT}"):
-            self.must("systemctl", "disable", "--no-reload", UNIT)
-        self.drop(UNIT_PATH)
+        self.unit.remove()
         self.drop(SETTINGS_PATH)
 
 
@@ -222,15 +177,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     unit = GpuClockUnit(module)
-    try:
-        unit.run()
-        active = unit.text(UNIT_PATH) is not None and unit.active
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=unit.actions)
-    for sentence in unit.waiting:
-        module.warn(sentence)
-    result: dict[str, Any] = {"changed": unit.changed, "actions": unit.actions, "waiting": unit.waiting, "diff": unit.diff}
-    module.exit_json(**result, active=active, sm_mhz=[clock for clock in unit.clocks if clock is not None])
+    unit.finish(unit.run)
 
 
 if __name__ == "__main__":

@@ -115,29 +115,27 @@ staged:
 
 import hashlib
 import inspect
-import time
-from pathlib import Path
-from typing import Any, NoReturn
+from dataclasses import asdict
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import as_json, read_json, write_atomically
+from ansible.module_utils.sparklanes.common.files import as_json, read_json
 from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.memory import page_cache
 
 UNIT = "sparklanes-page-cache.service"
-UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 SCRIPT_PATH = "/usr/local/lib/sparklanes/page_cache.py"
 CONFIG_PATH = "/etc/sparklanes/page-cache.json"
 PROOF_SECONDS = 15.0
 
 
-class PageCacheUnit:
+class PageCacheUnit(HostEdits):
     """The unit as asked and as found on one host."""
 
     def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
+        super().__init__(module, module.params["root"])
         self.params = module.params
-        self.root = Path(self.params["root"])
         self.settings = page_cache.Settings(
             policy="off" if self.params["policy"] in (None, "absent") else self.params["policy"],
             interval_seconds=self.params["interval_seconds"],
@@ -146,52 +144,11 @@ class PageCacheUnit:
             drop=self.params["drop"],
         )
         self.script = inspect.getsource(page_cache)
-        known = {
-            "policy": self.settings.policy,
-            "interval_seconds": self.settings.interval_seconds,
-            "duration_seconds": self.settings.duration_seconds,
-            "floor_gib": self.settings.floor_gib,
-            "drop": self.settings.drop,
-            "serving_flag": self.settings.serving_flag,
-        }
+        known = asdict(self.settings)
         self.identity = hashlib.sha256((as_json(known) + self.script).encode()).hexdigest()[:16]
         self.config: str = as_json({**known, "identity": self.identity})
-        self.actions: list[str] = []
-        self.waiting: list[str] = []
-        self.changed = False
-        self.before: list[str] = []
-        self.after: list[str] = []
-
-    # What the host has
-
-    def at(self, path: str) -> Path:
-        return self.root / path.lstrip("/")
-
-    def text(self, path: str) -> str | None:
-        try:
-            return self.at(path).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-
-    def systemctl(self, *args: str) -> tuple[int, str, str]:
-        answer: tuple[int, str, str] = self.module.run_command(["systemctl", *args])
-        return answer
-
-    def show(self) -> dict[str, str]:
-        rc, out, err = self.systemctl("show", UNIT, "--property=LoadState,ActiveState,NeedDaemonReload")
-        if rc != 0:
-            self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = host_units.parse_show(out)
-        return found
-
-    @property
-    def enabled(self) -> bool:
-        """By the links on the disk. `show` tells UnitFileState as it was before --no-reload, until the next reload."""
-        return self.systemctl("is-enabled", UNIT)[1].strip() == "enabled"
-
-    @property
-    def active(self) -> bool:
-        return self.show().get("ActiveState") in ("active", "activating", "reloading")
+        self.staged = f"{self.params['staged']}/page-cache.json"
+        self.unit = host_units.OwnUnit(self, UNIT, self.params["unit"] or "", self.unproven, PROOF_SECONDS)
 
     def state(self) -> dict[str, Any]:
         return read_json(self.at(page_cache.STATE_FILE)) or {}
@@ -200,56 +157,20 @@ class PageCacheUnit:
     def serving(self) -> bool:
         return self.at(page_cache.SERVING_FLAG).exists()
 
-    # What is done
-
-    def fail(self, problem: str) -> NoReturn:
-        self.module.fail_json(msg=problem, actions=self.actions, waiting=self.waiting)
-        raise SystemExit(1)
-
-    def note(self, action: str, before: str = "", after: str = "") -> None:
-        self.changed = True
-        self.actions.append(action)
-        self.before.append(before)
-        self.after.append(after)
-
-    def must(self, *args: str) -> None:
-        rc, _, err = self.systemctl(*args)
-        if rc != 0:
-            self.fail(f"systemctl {' '.join(args)} failed: {err.strip()}\n{self.journal()}")
-
-    def journal(self) -> str:
-        _, out, _ = self.module.run_command(["journalctl", "--unit", UNIT, "--lines", "15", "--no-pager", "--output", "cat"])
-        return f"The journal of {UNIT} ends with:\n{out.strip() or '(nothing)'}"
-
-    def write(self, path: str, text: str) -> bool:
-        old = self.text(path)
-        if old == text:
-            return False
-        # The script is shown by name only: its text says nothing to a person who reads a diff.
-        shown = path != SCRIPT_PATH
-        self.note(
-            f"Write {path}",
-            f"{path}:\n{old}" if old is not None and shown else "",
-            f"{path}:\n{text}" if shown else f"{path}\n",
-        )
-        if not self.module.check_mode:
-            write_atomically(self.at(path), text, 0o644)
-        return True
-
-    def drop_staged(self) -> None:
-        path = f"{self.params['staged']}/page-cache.json"
-        if self.text(path) is not None:
-            self.note(f"Remove {path}: it is live now", f"{path}:\n{self.text(path)}")
-            if not self.module.check_mode:
-                self.at(path).unlink()
-
-    def run(self) -> None:
+    def run(self) -> dict[str, Any]:
         if self.params["policy"] is None:
             self.set_phase()
-            return
-        if self.params["policy"] == "absent":
+        elif self.params["policy"] == "absent":
             self.remove()
-            return
+        else:
+            self.take()
+        return {
+            "active": self.unit.runs,
+            "state": self.state(),
+            "staged": self.staged if self.text(self.staged) is not None else "",
+        }
+
+    def take(self) -> None:
         wrong = self.settings.problems(page_cache.mem_total(self.root))
         if wrong:
             self.fail("; ".join(wrong))
@@ -257,130 +178,65 @@ class PageCacheUnit:
             self.stage()
             return
         self.set_phase()
-        self.drop_staged()
+        self.drop(self.staged, "it is live now")
         if self.settings.policy == "off":
             self.turn_off()
             return
-        self.write(SCRIPT_PATH, self.script)
+        # The script is shown by name only: its text says nothing to a person who reads a diff.
+        self.write(SCRIPT_PATH, self.script, shown=False)
         self.write(CONFIG_PATH, self.config)
-        self.place_unit()
-        self.enable_and_start()
+        self.unit.place()
+        self.unit.enable()
+        self.start()
 
     def stage(self) -> None:
-        path = f"{self.params['staged']}/page-cache.json"
         if self.text(CONFIG_PATH) == self.config:
-            self.drop_staged()
-        elif not self.write(path, self.config):
-            self.actions.append(f"{path} waits until the lane that serves here has stopped")
+            self.drop(self.staged, "it is live now")
+        elif not self.write(self.staged, self.config):
+            self.actions.append(f"{self.staged} waits until the lane that serves here has stopped")
 
     def set_phase(self) -> None:
-        phase, flag = self.params["phase"], self.at(page_cache.SERVING_FLAG)
-        if phase == "serving" and not self.serving:
-            self.note("Note that the lane serves", "", f"{page_cache.SERVING_FLAG}\n")
-            if not self.module.check_mode:
-                flag.parent.mkdir(parents=True, exist_ok=True)
-                flag.touch(mode=0o644)
-        elif phase == "booting" and self.serving:
-            self.note("Note that a lane boots", f"{page_cache.SERVING_FLAG}\n")
-            if not self.module.check_mode:
-                flag.unlink()
+        phase, flag = self.params["phase"], page_cache.SERVING_FLAG
+        if phase == "serving" and not self.serving and self.note("Note that the lane serves", "", f"{flag}\n"):
+            self.lay(flag, "")
+        elif phase == "booting" and self.serving and self.note("Note that a lane boots", f"{flag}\n"):
+            self.lift(flag)
 
     def turn_off(self) -> None:
         """On a Spark that never had the unit there is nothing to do, and nothing is laid down."""
-        if self.text(UNIT_PATH) is None:
-            return
-        self.write(CONFIG_PATH, self.config)
-        if self.enabled:
-            self.note(f"Disable {UNIT}")
-            if not self.module.check_mode:
-                self.must("disable", "--no-reload", UNIT)
-        self.stop()
+        if self.unit.there:
+            self.write(CONFIG_PATH, self.config)
+            self.unit.disable()
+            self.unit.stop()
 
     def remove(self) -> None:
-        """As if there never had been a unit. systemd forgets a unit that is stopped and gone by itself."""
-        staged = f"{self.params['staged']}/page-cache.json"
-        there = [
-            path for path in (UNIT_PATH, SCRIPT_PATH, CONFIG_PATH, page_cache.STATE_FILE, staged) if self.text(path) is not None
-        ]
-        if there and not self.params["live"]:
-            self.actions.append(f"{UNIT} stays while a lane serves on this Spark; a later run removes it")
+        """As if there never had been a unit."""
+        paths = (SCRIPT_PATH, CONFIG_PATH, page_cache.STATE_FILE, self.staged)
+        if not self.params["live"]:
+            if self.unit.there or any(self.text(path) is not None for path in paths):
+                self.actions.append(f"{UNIT} stays while a lane serves on this Spark; a later run removes it")
             return
-        if UNIT_PATH in there:
-            self.stop()
-            if self.enabled:
-                self.note(f"Disable {UNIT}")
-                if not self.module.check_mode:
-                    self.must("disable", "--no-reload", UNIT)
-        for path in there:
-            self.note(f"Remove {path}: asked for", f"{path}\n" if path == SCRIPT_PATH else f"{path}:\n{self.text(path)}")
-            if not self.module.check_mode:
-                self.at(path).unlink()
+        self.unit.stop()
+        self.unit.remove()
+        for path in paths:
+            self.drop(path, shown=path != SCRIPT_PATH)
 
-    def stop(self) -> None:
-        if self.active:
-            self.note(f"Stop {UNIT}")
-            if not self.module.check_mode:
-                self.must("stop", UNIT)
-
-    def place_unit(self) -> None:
-        old, wanted = self.text(UNIT_PATH), self.params["unit"]
-        if old is None:
-            self.write(UNIT_PATH, wanted)
-            if self.module.check_mode or self.show().get("LoadState") == "loaded":
-                return
-        elif old == wanted and self.show().get("NeedDaemonReload") != "yes":
-            return
-        # systemd knows an older text of the unit (or, before release 246, has not seen the new file).
-        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
-        if risk:
-            self.waiting.append(f"{UNIT} keeps its old text for now: {risk}")
-            return
-        self.write(UNIT_PATH, wanted)
-        self.note("Make systemd read its unit files again")
-        if not self.module.check_mode:
-            self.must("daemon-reload")
-
-    def enable_and_start(self) -> None:
-        found = {"ActiveState": ""} if self.text(UNIT_PATH) is None else self.show()
-        if not self.enabled:
-            self.note(f"Enable {UNIT}")
-            if not self.module.check_mode:
-                self.must("enable", "--no-reload", UNIT)
+    def start(self) -> None:
         if self.settings.policy == "boot_only" and self.serving:
-            self.stop()
+            self.unit.stop()
             self.actions.append("The lane serves: boot_only flushes again when the next one boots")
             return
-        active, state = found.get("ActiveState") == "active", self.state()
+        active, state = self.unit.state == "active", self.state()
         anew = self.params["phase"] == "booting" and self.settings.policy == "interval" and self.settings.duration_seconds > 0
         if state.get("identity") == self.identity and (active or state.get("ended")) and not anew:
             return
-        self.note(f"{'Restart' if active else 'Start'} {UNIT}")
-        if not self.module.check_mode:
-            self.must("restart", UNIT)
-            self.prove()
+        self.unit.start(again=active)
 
-    def prove(self) -> None:
+    def unproven(self) -> str:
         """A unit that started is one that says so itself, with the settings that were asked for."""
-        end = time.monotonic() + PROOF_SECONDS
-        while time.monotonic() < end:
-            if self.state().get("identity") == self.identity and self.active:
-                return
-            time.sleep(0.2)
-        self.fail(
-            f"{UNIT} was started and does not report the settings {self.identity} in {page_cache.STATE_FILE}. {self.journal()}"
-        )
-
-    def result(self) -> dict[str, Any]:
-        staged = f"{self.params['staged']}/page-cache.json"
-        return {
-            "changed": self.changed,
-            "actions": self.actions,
-            "waiting": self.waiting,
-            "diff": {"before": "".join(self.before), "after": "".join(self.after)},
-            "active": self.active,
-            "state": self.state(),
-            "staged": staged if self.text(staged) is not None else "",
-        }
+        if self.state().get("identity") == self.identity and self.unit.runs:
+            return ""
+        return f"it does not report the settings {self.identity} in {page_cache.STATE_FILE}."
 
 
 def main() -> None:
@@ -401,14 +257,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     unit = PageCacheUnit(module)
-    try:
-        unit.run()
-        result = unit.result()
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=unit.actions)
-    for sentence in unit.waiting:
-        module.warn(sentence)
-    module.exit_json(**result)
+    unit.finish(unit.run)
 
 
 if __name__ == "__main__":

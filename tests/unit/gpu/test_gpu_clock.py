@@ -10,6 +10,7 @@ import gpu_clock_unit
 import pytest
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from conftest import FIXTURES, ROOT, RunModule
+from fake_systemd import FakeSystemd
 
 UNIT_TEXT = (ROOT / "roles/gpu_clock/files/sparklanes-gpu-clock.service").read_text()
 H200 = gpu_facts.parse_xml((FIXTURES / "gpu/h200-nvidia_smi_q_x-burning.xml").read_text()).gpus[0]
@@ -24,14 +25,12 @@ GB10 = replace(
 )
 
 
-class Spark:
+class Spark(FakeSystemd):
     """systemd with our unit, and a GPU that obeys it or not."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no"}
-        self.enabled = ""
-        self.calls: list[str] = []
+        super().__init__(root, gpu_clock_unit.UNIT)
+        self.started, self.stopped = self.lock, self.reset
         self.gpu = GB10
         self.obeys = True
         self.stop_fails = False
@@ -43,33 +42,17 @@ class Spark:
     def report(self, _: Any) -> gpu_facts.Report:
         return gpu_facts.Report("580", "13.0", [] if self.error else [self.gpu], self.error)
 
-    def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
-        verb = argv[1]
-        if (self.root / gpu_clock_unit.UNIT_PATH.lstrip("/")).exists():
-            self.state["LoadState"] = "loaded"
-        if verb == "show":
-            return 0, "".join(f"{key}={value}\n" for key, value in self.state.items()), ""
-        if verb == "is-enabled":
-            return int(self.enabled != "enabled"), f"{self.enabled}\n", ""
-        self.calls.append(" ".join(argv[1:]))
-        if verb in ("enable", "disable"):
-            # Of both, systemctl show knows nothing until the next reload (systemd 252).
-            assert "--no-reload" in argv
-            self.enabled = f"{verb}d"
-        elif verb == "restart":
-            self.state["ActiveState"] = "active"
-            if self.obeys:
-                power = self.settings()["POWER_W"]
-                self.gpu = replace(
-                    self.gpu,
-                    sm_mhz=int(self.settings()["MAX_MHZ"]) - 17,
-                    power_limit_w=float(power) if power else self.gpu.power_limit_w,
-                )
-        elif verb == "stop":
-            self.state["ActiveState"] = "failed" if self.stop_fails else "inactive"
-            default = self.settings()["DEFAULT_POWER_W"]
-            self.gpu = replace(self.gpu, sm_mhz=2405, power_limit_w=float(default) if default else self.gpu.power_limit_w)
-        return 0, "", ""
+    def lock(self) -> str:
+        if self.obeys:
+            power = self.settings()["POWER_W"]
+            clock = int(self.settings()["MAX_MHZ"]) - 17
+            self.gpu = replace(self.gpu, sm_mhz=clock, power_limit_w=float(power) if power else self.gpu.power_limit_w)
+        return "active"
+
+    def reset(self) -> str:
+        default = self.settings()["DEFAULT_POWER_W"]
+        self.gpu = replace(self.gpu, sm_mhz=2405, power_limit_w=float(default) if default else self.gpu.power_limit_w)
+        return "failed" if self.stop_fails else "inactive"
 
 
 @pytest.fixture

@@ -14,9 +14,11 @@ from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.memory import page_cache
 from ansible.module_utils.sparklanes.memory.page_cache import GIB, Effect, Governor, Memory, Settings
 from conftest import FIXTURES, ROOT, RunModule
+from fake_systemd import FakeSystemd
 from hypothesis import given
 from hypothesis import strategies as st
 
+UNIT_PATH = f"etc/systemd/system/{page_cache_unit.UNIT}"
 UNIT_TEXT = (ROOT / "roles/page_cache/files/sparklanes-page-cache.service").read_text()
 SCRIPT = ROOT / "module_utils/sparklanes/memory/page_cache.py"
 
@@ -317,39 +319,17 @@ def test_device_nodes_without_a_link_are_found(tmp_path: Path) -> None:
 # The module page_cache_unit, against a systemd that is played by a small state machine
 
 
-class Systemd:
+class Systemd(FakeSystemd):
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.state = {"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no"}
-        self.enabled = ""
-        self.calls: list[str] = []
+        super().__init__(root, page_cache_unit.UNIT, {"docker": self.docker})
         self.containers: list[dict[str, Any]] = []
-        self.broken = False
+        self.started = self.report
 
-    def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
-        if argv[0] == "docker":
-            return self.docker(argv)
-        if argv[0] == "journalctl":
-            return 0, "the journal\n", ""
-        verb = argv[1]
-        if (self.root / page_cache_unit.UNIT_PATH.lstrip("/")).exists():
-            self.state["LoadState"] = "loaded"
-        if verb == "show":
-            return 0, "".join(f"{key}={value}\n" for key, value in self.state.items()), ""
-        if verb == "is-enabled":
-            return int(self.enabled != "enabled"), f"{self.enabled}\n", ""
-        self.calls.append(" ".join(argv[1:]))
-        if verb in ("enable", "disable"):
-            # Of both, systemctl show knows nothing until the next reload (systemd 252).
-            assert "--no-reload" in argv
-            self.enabled = f"{verb}d"
-        elif verb == "stop":
-            self.state["ActiveState"] = "inactive"
-        elif verb == "restart" and not self.broken:
-            config = json.loads((self.root / page_cache_unit.CONFIG_PATH.lstrip("/")).read_text())
-            page_cache.save_state(self.root / page_cache.STATE_FILE.lstrip("/"), {"identity": config["identity"], "flushes": 1})
-            self.state["ActiveState"] = "active"
-        return 0, "", ""
+    def report(self) -> str:
+        """What the script does first."""
+        config = json.loads((self.root / page_cache_unit.CONFIG_PATH.lstrip("/")).read_text())
+        page_cache.save_state(self.root / page_cache.STATE_FILE.lstrip("/"), {"identity": config["identity"], "flushes": 1})
+        return "active"
 
     def docker(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[1] == "info":
@@ -362,17 +342,10 @@ class Systemd:
 @pytest.fixture
 def systemd(spark: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     made = Systemd(spark)
-    monkeypatch.setattr(page_cache_unit.AnsibleModule, "run_command", made.run)
+    monkeypatch.setattr(page_cache_unit.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
     monkeypatch.setattr(page_cache_unit, "PROOF_SECONDS", 0.0)
     monkeypatch.setattr(host_units.shutil, "which", lambda _: "/usr/bin/docker")
-    monkeypatch.setattr(page_cache_unit.PageCacheUnit, "prove", prove_once)
     return made
-
-
-def prove_once(self: Any) -> None:
-    """The proof without the waiting."""
-    if self.state().get("identity") != self.identity or not self.active:
-        self.fail(f"does not report. {self.journal()}")
 
 
 def unit(spark: Path, policy: str = "interval", **more: Any) -> dict[str, Any]:
@@ -446,7 +419,7 @@ def test_changed_unit_text_waits_for_gpu_containers(
     newer = {**unit(spark, interval_seconds=20), "unit": UNIT_TEXT + "# newer\n"}
     result = run_module(page_cache_unit, newer)
     assert "rank0 would lose the GPU" in result["waiting"][0]
-    assert (spark / page_cache_unit.UNIT_PATH.lstrip("/")).read_text() == UNIT_TEXT
+    assert (spark / UNIT_PATH).read_text() == UNIT_TEXT
     assert systemd.calls == ["restart sparklanes-page-cache.service"]  # the new settings apply all the same
     assert not run_module(page_cache_unit, newer)["changed"]
     systemd.containers = []
@@ -454,7 +427,7 @@ def test_changed_unit_text_waits_for_gpu_containers(
     result = run_module(page_cache_unit, newer)
     assert result["waiting"] == []
     assert systemd.calls == ["daemon-reload"]
-    assert "# newer" in (spark / page_cache_unit.UNIT_PATH.lstrip("/")).read_text()
+    assert "# newer" in (spark / UNIT_PATH).read_text()
 
 
 def test_boot_only_stops_when_the_lane_serves_and_starts_with_the_next_boot(
@@ -486,7 +459,7 @@ def test_a_unit_whose_time_is_over_stays_so_until_a_lane_boots(spark: Path, syst
     run_module(page_cache_unit, timed)
     state = spark / page_cache.STATE_FILE.lstrip("/")
     state.write_text(json.dumps({**json.loads(state.read_text()), "ended": "3600 s are over"}))
-    systemd.state["ActiveState"] = "inactive"
+    systemd.active = "inactive"
     assert not run_module(page_cache_unit, timed)["changed"]
     assert run_module(page_cache_unit, {**timed, "phase": "booting"})["active"]
 
@@ -512,11 +485,11 @@ def test_off_stops_and_disables(spark: Path, systemd: Systemd, run_module: RunMo
     assert systemd.calls == ["disable --no-reload sparklanes-page-cache.service", "stop sparklanes-page-cache.service"]
     assert not run_module(page_cache_unit, unit(spark, "off"))["changed"]
     run_module(page_cache_unit, unit(spark))
-    assert systemd.enabled == "enabled", "a unit that came back is there after the next boot too"
+    assert systemd.enabled, "a unit that came back is there after the next boot too"
 
 
 def test_a_unit_that_does_not_come_up_shows_its_journal(spark: Path, systemd: Systemd, run_module: RunModule) -> None:
-    systemd.broken = True
+    systemd.started = lambda: "active"  # and nothing is reported
     result = run_module(page_cache_unit, unit(spark))
     assert result["failed"]
     assert "the journal" in result["msg"]

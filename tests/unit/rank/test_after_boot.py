@@ -13,6 +13,7 @@ from ansible.module_utils.sparklanes.jobs import payload
 from ansible.module_utils.sparklanes.rank import after_boot
 from ansible.module_utils.sparklanes.release.store import DeploymentState, Store, Transaction
 from conftest import ROOT, RunModule
+from fake_systemd import FakeSystemd
 from test_rank import IMAGE, RELEASE
 
 GOOD = DeploymentState(status="serving", lane="tiny", current=RELEASE, last_good=RELEASE, last_good_lane="tiny")
@@ -213,19 +214,13 @@ def test_the_archive_is_the_same_each_time_and_holds_only_what_is_needed() -> No
 
 
 @pytest.fixture
-def systemd(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    calls: list[list[str]] = []
-
-    def run(_self: Any, argv: list[str], **_: Any) -> tuple[int, str, str]:
-        calls.append(argv)
-        on = ["systemctl", "enable", "--no-reload", boot_policy.UNIT] in calls
-        return (0, "enabled\n", "") if on or argv[1] != "is-enabled" else (1, "", "no such unit")
-
-    monkeypatch.setattr(boot_policy.AnsibleModule, "run_command", run)
-    return calls
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
+    made = FakeSystemd(tmp_path, boot_policy.UNIT)
+    monkeypatch.setattr(boot_policy.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
+    return made
 
 
-def test_the_unit_is_laid_down_enabled_and_never_started(tmp_path: Path, run_module: RunModule, systemd: list[list[str]]) -> None:
+def test_the_unit_is_laid_down_enabled_and_never_started(tmp_path: Path, run_module: RunModule, systemd: FakeSystemd) -> None:
     wish = {"policy": "stay_down", "unit": UNIT, "root": str(tmp_path)}
     said = run_module(boot_policy, wish, check=True)
     assert said["changed"]
@@ -234,8 +229,10 @@ def test_the_unit_is_laid_down_enabled_and_never_started(tmp_path: Path, run_mod
     assert not run_module(boot_policy, wish)["changed"]
     other = run_module(boot_policy, {**wish, "policy": "launch_last_good"})
     assert other["actions"] == [f"Write {after_boot.SETTINGS}"]
-    assert not {"start", "restart", "daemon-reload"} & {call[1] for call in systemd}
+    assert systemd.calls == [f"enable --no-reload {boot_policy.UNIT}"]
+    systemd.active = "activating"  # it may be starting a rank just now
     assert run_module(boot_policy, {"policy": "absent", "root": str(tmp_path)})["changed"]
+    assert systemd.calls[1:] == [f"disable --no-reload {boot_policy.UNIT}"]
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not run_module(boot_policy, {"policy": "absent", "root": str(tmp_path)})["changed"]
 

@@ -1,0 +1,115 @@
+"""The keeper of a unit of ours, against a systemd that is played by a small state machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.host import units as host_units
+from ansible.module_utils.sparklanes.host.edits import HostEdits
+from fake_systemd import FakeSystemd
+
+NAME = "sparklanes-x.service"
+TEXT = "[Service]\nExecStart=true\n"
+
+
+class Module:
+    def __init__(self, systemd: FakeSystemd, check_mode: bool = False) -> None:
+        self.run_command, self.check_mode = systemd.run, check_mode
+        self.said = ""
+
+    def fail_json(self, msg: str, **_: Any) -> None:
+        self.said = msg
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
+    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "")
+    return FakeSystemd(tmp_path, NAME)
+
+
+def keeper(systemd: FakeSystemd, text: str = TEXT, check: bool = False, **more: Any) -> host_units.OwnUnit:
+    return host_units.OwnUnit(HostEdits(Module(systemd, check), systemd.root), NAME, text, **more)
+
+
+def converge(unit: host_units.OwnUnit) -> list[str]:
+    unit.place()
+    unit.enable()
+    if not unit.runs:
+        unit.start()
+    return unit.edits.actions
+
+
+def test_from_nothing_then_nothing_then_away_without_one_reload(systemd: FakeSystemd) -> None:
+    assert converge(keeper(systemd)) == [f"Write /etc/systemd/system/{NAME}", f"Enable {NAME}", f"Start {NAME}"]
+    assert converge(keeper(systemd)) == []
+    unit = keeper(systemd)
+    unit.stop(", as asked")
+    unit.remove()
+    assert unit.edits.actions == [f"Stop {NAME}, as asked", f"Disable {NAME}", f"Remove /etc/systemd/system/{NAME}: asked for"]
+    assert (unit.there, unit.state, unit.runs) == (False, "", False)
+    unit = keeper(systemd)
+    unit.stop()
+    unit.remove()
+    assert unit.edits.actions == []
+    assert [call.split()[0] for call in systemd.calls] == ["enable", "restart", "stop", "disable"]
+
+
+def test_check_mode_only_says_it(systemd: FakeSystemd) -> None:
+    assert len(converge(keeper(systemd, check=True))) == 3
+    assert systemd.calls == []
+    assert not (systemd.root / "etc").exists()
+
+
+def test_another_text_is_read_by_systemd_once(systemd: FakeSystemd) -> None:
+    converge(keeper(systemd))
+    systemd.calls.clear()
+    assert converge(keeper(systemd, TEXT + "#\n"))[-1] == "Make systemd read its unit files again"
+    assert systemd.calls == ["daemon-reload"]
+    assert converge(keeper(systemd, TEXT + "#\n")) == []
+
+
+def test_another_text_waits_while_a_container_could_lose_its_gpu(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    converge(keeper(systemd))
+    systemd.calls.clear()
+    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "rank0 would lose the GPU")
+    unit = keeper(systemd, TEXT + "#\n")
+    assert converge(unit) == []
+    assert unit.edits.waiting == [f"{NAME} keeps its old text for now: rank0 would lose the GPU"]
+    assert systemd.path.read_text() == TEXT
+    # A run that was cut off between writing and reading is finished by a later one.
+    systemd.path.write_text(TEXT + "#\n")
+    assert keeper(systemd, TEXT + "#\n").show()["NeedDaemonReload"] == "yes"
+    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "")
+    assert converge(keeper(systemd, TEXT + "#\n")) == ["Make systemd read its unit files again"]
+
+
+@pytest.mark.parametrize("verb", ["enable", "restart"])
+def test_a_verb_that_fails_shows_the_journal(systemd: FakeSystemd, verb: str) -> None:
+    systemd.refuses.add(verb)
+    unit = keeper(systemd)
+    with pytest.raises(SystemExit):
+        converge(unit)
+    assert f"{NAME} failed: {verb} was refused\nThe journal of {NAME} ends with:\nthe journal" in unit.edits.module.said
+
+
+def test_a_unit_that_started_and_does_not_do_its_work_fails(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_units.time, "sleep", lambda _: None)
+    answers = iter(["it is slow", "it is slow", ""])
+    assert converge(keeper(systemd, prove=lambda: next(answers), seconds=60))[-1] == f"Start {NAME}"
+    systemd.active = "inactive"
+    unit = keeper(systemd, prove=lambda: "it does nothing")
+    with pytest.raises(SystemExit):
+        converge(unit)
+    assert unit.edits.module.said.startswith(f"{NAME} was started, but it does nothing\nThe journal")
+
+
+def test_a_machine_without_systemd_says_so(systemd: FakeSystemd) -> None:
+    unit = keeper(systemd)
+    unit.edits.module.run_command = lambda *_, **__: (1, "", "System has not been booted with systemd")
+    systemd.path.parent.mkdir(parents=True)
+    systemd.path.write_text(TEXT)
+    with pytest.raises(SystemExit):
+        unit.place()
+    assert "This role needs a Spark that runs systemd" in unit.edits.module.said

@@ -42,6 +42,7 @@ from ansible.module_utils.sparklanes.gates import preflight
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
+from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
@@ -126,7 +127,7 @@ def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapp
 
 def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
     """The file of lane `name`, begun from that of `parent` in the first of these folders that has one."""
-    known = lane_render.known_lanes(map(Path, folders))
+    known = lane_catalogue.known_lanes(map(Path, folders))
     files = [path for folder in folders if (path := Path(folder) / f"lane_{parent}.yml").is_file()]
     if not files:
         raise AnsibleFilterError(f"there is no lane {parent}. {did_you_mean(parent, known)} Known: {', '.join(known)}")
@@ -152,7 +153,7 @@ def lane_preflight(
         folders.append((source if source.is_dir() else source.parent) / "group_vars")
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
-    known, shared = lane_render.known_lanes(folders), lane_render.known_shared(folders)
+    known, shared = lane_catalogue.known_lanes(folders), lane_catalogue.known_shared(folders)
     inline = inline_variables(hostvars)
     checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared)
     return [check.to_dict() for check in checks]

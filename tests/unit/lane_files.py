@@ -8,12 +8,13 @@ import json
 from typing import Any
 
 import yaml
-from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
+from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from conftest import ROOT
 
 GROUP_VARS = ROOT / "group_vars"
-ALL = lane_render.known_lanes([GROUP_VARS])
+ALL = lane_catalogue.known_lanes([GROUP_VARS])
 # Lanes of real models; those of the sandbox have values that script/sandbox fills in.
 SHIPPED = [lane for lane in ALL if not lane.startswith("sandbox_")]
 
@@ -44,7 +45,7 @@ def variables_of(lane: str) -> dict[str, Any]:
 def _resolved(lane: str, more: str) -> dict[str, Any]:
     made, checks = lane_schema.resolve({**variables_of(lane), **json.loads(more)}, options(), "s1")
     assert [check for check in checks if check.status != "pass"] == []
-    assert [check for check in lane_render.lane_checks(made, "s1") if check.status != "pass"] == []
+    assert [check for check in lane_rules.lane_checks(made, "s1") if check.status != "pass"] == []
     assert json.loads(json.dumps(made)) == made
     return made
 

@@ -15,8 +15,9 @@ from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
-from ansible.module_utils.sparklanes.lane.render import lane_checks, launch_refusals, negative_check
+from ansible.module_utils.sparklanes.lane.rules import lane_checks, negative_check
 from ansible.module_utils.sparklanes.lane.schema import Schema, resolve
+from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.traps.rules import trap_checks
 
 CONTROLLER = "controller"

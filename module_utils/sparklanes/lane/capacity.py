@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.lane.budget import GIB, kv_given
-from ansible.module_utils.sparklanes.lane.render import lookup
+from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 
 # Of the reported pool, what one long request really filled, where a lane has no measurement of its own: both DCP lanes

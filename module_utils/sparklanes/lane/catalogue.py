@@ -1,10 +1,12 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a new lane, made from that of another one: text in, text out, so that comments stay."""
+"""The files of lanes on the controller: which there are, and a new one made from another, text to text, so that comments stay."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 # What is true of the parent alone: where it is from, and what its source measured, saw and warned of.
 NOT_INHERITED = (
@@ -56,3 +58,24 @@ def _blocks(text: str) -> list[str]:
             blocks[-1] += pending + line
             pending = ""
     return blocks
+
+
+def known_lanes(folders: Iterable[Path]) -> list[str]:
+    """The lanes that these group_vars folders define."""
+    return _known(folders, "lane")
+
+
+def known_shared(folders: Sequence[Path]) -> list[str]:
+    """What lanes may share, as groups: family_<id> and kit_<id>."""
+    return [f"{kind}_{name}" for kind in ("family", "kit") for name in _known(folders, kind)]
+
+
+def _known(folders: Iterable[Path], kind: str) -> list[str]:
+    found = set()
+    for folder in folders:
+        for entry in folder.glob(f"{kind}_*"):
+            # Ansible turns other characters of a group's name into _, and would not find the file.
+            name = re.fullmatch(rf"{kind}_(\w+)(?:\.ya?ml|\.json)?", entry.name, re.ASCII)
+            if name:
+                found.add(name[1])
+    return sorted(found)

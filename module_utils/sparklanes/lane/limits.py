@@ -10,7 +10,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
 from ansible.module_utils.sparklanes.engine.flags import canonical_flag
 from ansible.module_utils.sparklanes.lane import budget
-from ansible.module_utils.sparklanes.lane.render import lookup
+from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 
 DAY = 86_400

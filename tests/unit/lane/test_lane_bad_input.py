@@ -18,6 +18,7 @@ from ansible.module_utils.sparklanes.gates.preflight import preflight
 from ansible.module_utils.sparklanes.lane import limits as lane_limits
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.lane.budget import text as budget_text
 from ansible.module_utils.sparklanes.lane.schema import Option
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
@@ -283,9 +284,8 @@ def test_every_rule_of_preflight_has_a_mutation() -> None:
     here = {id for id, _, _ in RULES} | {id for _, id in FORMATS.values()} | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
     here |= {"INVENTORY.ADDRESS", "INVENTORY.HOSTS", *(f"DEPLOYMENT.{name}" for name in ("AGREE", "SCOPE", "GROUP", "ONE"))}
     ids = set()
-    for name in ("gates/preflight", "gates/deployments", "lane/render", "lane/schema", "lane/limits", "traps/rules"):
-        source = (ROOT / "module_utils" / "sparklanes" / f"{name}.py").read_text(encoding="utf-8")
-        ids |= set(re.findall(r'"((?:LANE|DEPLOYMENT|INVENTORY)\.[A-Z_]+)"', source))
+    for path in (ROOT / "module_utils" / "sparklanes").rglob("*.py"):
+        ids |= set(re.findall(r'"((?:LANE|DEPLOYMENT|INVENTORY)\.[A-Z_]+)"', path.read_text(encoding="utf-8")))
     assert ids - here == {"INVENTORY.INLINE", "LANE.TRAPS"}  # a warning; the name of passing all
 
 
@@ -378,7 +378,7 @@ def render_or_refuse(variables: dict[str, Any]) -> None:
     if any(check.status == "fail" for check in wrong):
         assert any(check.status == "fail" for check in checks)
         return
-    lane_render.launch_refusals(made)
+    lane_unknowns.launch_refusals(made)
     traps_rules.notes(made)
     budget_text(made)
     if any(check.status == "fail" for check in checks):

@@ -12,8 +12,11 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean, nearest
+from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from conftest import ROOT
 from hypothesis import given
@@ -228,7 +231,7 @@ def test_files_in_no_form_we_know(more: dict[str, Any], words: str) -> None:
 
 def test_two_files_with_one_target_in_one_list_stay_two_and_are_refused() -> None:
     made = lane(lane_overlays=[{**OVERLAY, "target": "/app/a.py"}, {**OVERLAY, "source": "b", "target": "/app/a.py/"}])
-    assert "2 mounts have the target /app/a.py" in the_fault(lane_render.lane_checks(made, "s1"), "LANE.FILES").found
+    assert "2 mounts have the target /app/a.py" in the_fault(lane_rules.lane_checks(made, "s1"), "LANE.FILES").found
 
 
 def test_a_removed_drafter_leaves_none() -> None:
@@ -288,7 +291,7 @@ def test_suggestions() -> None:
 @pytest.mark.parametrize("flag", ["--max-model-len", "--max_model_len"])
 def test_a_flat_variable_is_the_spelling_of_its_flag(flag: str) -> None:
     made = lane(lane_engine_args_override={flag: 4096})
-    check = the_fault(lane_render.lane_checks(made, "s1"), "LANE.FLAGS")
+    check = the_fault(lane_rules.lane_checks(made, "s1"), "LANE.FLAGS")
     assert check.remedy == "Set lane_max_model_len instead."
 
 
@@ -308,13 +311,13 @@ def test_a_flat_variable_is_the_spelling_of_its_flag(flag: str) -> None:
     ],
 )
 def test_flags_that_no_rank_could_honour(args: dict[str, Any], words: str) -> None:
-    check = the_fault(lane_render.lane_checks(lane(lane_engine_args=args), "s1"), "LANE.FLAGS")
+    check = the_fault(lane_rules.lane_checks(lane(lane_engine_args=args), "s1"), "LANE.FLAGS")
     assert words in f"{check.found} {check.expected} {check.remedy}"
 
 
-@pytest.mark.parametrize("name", lane_render.FABRIC_ENV)
+@pytest.mark.parametrize("name", lane_rules.FABRIC_ENV)
 def test_what_belongs_to_the_fabric_is_refused_in_a_lane(name: str) -> None:
-    check = the_fault(lane_render.lane_checks(lane(lane_engine_env={name: "x"}), "s1"), "LANE.ENV")
+    check = the_fault(lane_rules.lane_checks(lane(lane_engine_env={name: "x"}), "s1"), "LANE.ENV")
     assert name in check.found
     assert "differs per Spark" in check.found
 
@@ -333,12 +336,12 @@ def test_what_belongs_to_the_fabric_is_refused_in_a_lane(name: str) -> None:
     ],
 )
 def test_environment_that_no_rank_could_honour(more: dict[str, Any], words: str) -> None:
-    check = the_fault(lane_render.lane_checks(lane(**more), "s1"), "LANE.ENV")
+    check = the_fault(lane_rules.lane_checks(lane(**more), "s1"), "LANE.ENV")
     assert words in f"{check.found} {check.expected} {check.remedy}"
 
 
 def test_a_name_that_only_sounds_secret_is_fine() -> None:
-    assert faults(lane_render.lane_checks(lane(lane_engine_env={"TOKENIZERS_PARALLELISM": "false"}), "s1"), "LANE.ENV") == []
+    assert faults(lane_rules.lane_checks(lane(lane_engine_env={"TOKENIZERS_PARALLELISM": "false"}), "s1"), "LANE.ENV") == []
 
 
 @pytest.mark.parametrize(
@@ -353,7 +356,7 @@ def test_a_name_that_only_sounds_secret_is_fine() -> None:
     ],
 )
 def test_shapes_that_do_not_fit(more: dict[str, Any]) -> None:
-    the_fault(lane_render.lane_checks(lane(**more), "s1"), "LANE.WORLD")
+    the_fault(lane_rules.lane_checks(lane(**more), "s1"), "LANE.WORLD")
 
 
 @pytest.mark.parametrize(
@@ -367,41 +370,41 @@ def test_shapes_that_do_not_fit(more: dict[str, Any]) -> None:
     ],
 )
 def test_files_that_are_not_well_formed(more: dict[str, Any], word: str) -> None:
-    check = the_fault(lane_render.lane_checks(lane(**more), "s1"), "LANE.FILES")
+    check = the_fault(lane_rules.lane_checks(lane(**more), "s1"), "LANE.FILES")
     assert word in f"{check.found} {check.expected}"
 
 
 def test_one_host_with_several_gpus_is_a_lane_without_a_fabric() -> None:
     made = lane(lane_nodes=1, lane_gpus_per_node=4, lane_tensor_parallel_size=4)
-    assert faults(lane_render.lane_checks(made, "s1"), "LANE.WORLD") == []
+    assert faults(lane_rules.lane_checks(made, "s1"), "LANE.WORLD") == []
     spec = lane_render.render_rank(made, {}, "solo", ["s1"], 0)
     assert spec["command"][spec["command"].index("--tensor-parallel-size") + 1] == "4"
     assert "--nnodes" not in spec["command"]
     wrong = lane(lane_nodes=1, lane_gpus_per_node=4, lane_tensor_parallel_size=2)
-    assert "on 1 hosts of 4 GPUs" in the_fault(lane_render.lane_checks(wrong, "s1"), "LANE.WORLD").found
+    assert "on 1 hosts of 4 GPUs" in the_fault(lane_rules.lane_checks(wrong, "s1"), "LANE.WORLD").found
 
 
 def test_a_negative_example_launches_only_where_a_person_says_so() -> None:
     bad = {"lane_negative": "it is 25 % slower"}
-    assert lane_render.negative_check(lane(), "d").status == "pass"
-    refused = lane_render.negative_check(lane(**bad), "d")
+    assert lane_rules.negative_check(lane(), "d").status == "pass"
+    refused = lane_rules.negative_check(lane(**bad), "d")
     assert (refused.id, refused.status) == ("LANE.NEGATIVE", "fail")
     assert "25 % slower" in refused.found
     assert "-e lane_accept_negative=true" in refused.remedy
-    assert lane_render.negative_check(lane(**bad, lane_accept_negative="true"), "d").status == "warn"
+    assert lane_rules.negative_check(lane(**bad, lane_accept_negative="true"), "d").status == "warn"
     assert "# a negative example: it is 25 % slower" in lane_render.describe(lane(**bad), spec(**bad))
 
 
 def test_a_good_lane_passes_every_rule() -> None:
-    checks = lane_render.lane_checks(lane(), "s1")
-    assert {check.id: check.status for check in checks} == dict.fromkeys(lane_render.RULES, "pass")
+    checks = lane_rules.lane_checks(lane(), "s1")
+    assert {check.id: check.status for check in checks} == dict.fromkeys(lane_rules.RULES, "pass")
 
 
 # --- unknowns --------------------------------------------------------------------------------------------------
 
 
 def test_nothing_unknown_may_launch() -> None:
-    assert [check.status for check in lane_render.launch_refusals(lane())] == ["pass"]
+    assert [check.status for check in lane_unknowns.launch_refusals(lane())] == ["pass"]
 
 
 def test_each_unknown_refuses_and_names_its_line_while_rendering_works() -> None:
@@ -411,7 +414,7 @@ def test_each_unknown_refuses_and_names_its_line_while_rendering_works() -> None
         lane_extras=[{"source": "x.jinja", "target": "/extras/x"}],
         lane_unknowns=[{"what": "nobody says how long", "fill": "lane_max_model_len: 4096"}],
     )
-    by_path = {check.expected.split()[0]: check for check in lane_render.launch_refusals(made) if check.status == "fail"}
+    by_path = {check.expected.split()[0]: check for check in lane_unknowns.launch_refusals(made) if check.status == "fail"}
     assert set(by_path) == {"lane_image.digest", "lane_model.revision", "lane_extras.0.sha256", "lane_max_model_len"}
     assert by_path["lane_model.revision"].remedy == (
         'Add one line to inventory/fleet/group_vars/lane_tiny.yml: lane_model_site: {revision: "<40 hex digits>"}'
@@ -426,24 +429,24 @@ def test_each_unknown_refuses_and_names_its_line_while_rendering_works() -> None
 
 def test_two_parts_of_one_variable_are_one_line() -> None:
     extras = [{"source": f"{name}.jinja", "target": f"/extras/{name}"} for name in "ab"]
-    lines = {check.remedy.partition(".yml: ")[2] for check in lane_render.launch_refusals(lane(lane_extras=extras))}
+    lines = {check.remedy.partition(".yml: ")[2] for check in lane_unknowns.launch_refusals(lane(lane_extras=extras))}
     assert len(lines) == 1
     assert set(yaml.safe_load(lines.pop())["lane_extras_site"]) == {"/extras/a", "/extras/b"}
     whole = [{"what": "all of it", "fill": "lane_source: text"}, {"what": "a part", "fill": "lane_source.date: text"}]
-    assert len(lane_render.launch_refusals(lane(lane_unknowns=whole))) == 2
+    assert len(lane_unknowns.launch_refusals(lane(lane_unknowns=whole))) == 2
 
 
 def test_a_filled_unknown_no_longer_refuses() -> None:
     unknown = [{"what": "how long", "fill": "lane_max_model_len: 4096", "remedy": "Ask."}]
-    assert lane_render.launch_refusals(lane(lane_unknowns=unknown))[0].remedy == "Ask."
-    assert lane_render.launch_refusals(lane(lane_unknowns=unknown, lane_max_model_len=512))[0].status == "pass"
+    assert lane_unknowns.launch_refusals(lane(lane_unknowns=unknown))[0].remedy == "Ask."
+    assert lane_unknowns.launch_refusals(lane(lane_unknowns=unknown, lane_max_model_len=512))[0].status == "pass"
 
 
 def test_paths_are_looked_up_in_dicts_and_lists() -> None:
     data = {"a": [{"b": 1}]}
-    assert lane_render.lookup(data, "a.0.b") == 1
-    assert lane_render.lookup(data, "a.1.b") is None
-    assert lane_render.lookup(data, "a.b") is None
+    assert lane_unknowns.lookup(data, "a.0.b") == 1
+    assert lane_unknowns.lookup(data, "a.1.b") is None
+    assert lane_unknowns.lookup(data, "a.b") is None
 
 
 # --- rendering -------------------------------------------------------------------------------------------------
@@ -508,7 +511,7 @@ def test_the_fabric_wins_and_empty_values_never_appear() -> None:
 
 
 def test_facts_of_the_fabric_under_the_names_an_engine_wants() -> None:
-    wanted = dict(zip("ABCDEFGHIJ", lane_render.FABRIC_SOURCES, strict=True))
+    wanted = dict(zip("ABCDEFGHIJ", lane_rules.FABRIC_SOURCES, strict=True))
     env = spec(rank=1, lane_fabric_env=wanted)["env"]
     assert [env[name] for name in "ABCDEFGHIJ"] == [
         "1", "2", "10.0.0.2", "enp1s0f0np0", "10.0.0.1", "29500", "rocep1s0f0", "rocep1s0f0,roceP2p1s0f0", "3", "10.0.0.0/24",
@@ -638,6 +641,6 @@ def test_known_lanes_are_files_whose_names_ansible_can_load(tmp_path: Path) -> N
     for name in ("lane_b.yml", "lane_a.yaml", "lane_c-d.yml", "family_x.yml", "lane_e.md"):
         (tmp_path / name).write_text("", encoding="utf-8")
     (tmp_path / "lane_dir").mkdir()
-    assert lane_render.known_lanes([tmp_path, tmp_path / "absent"]) == ["a", "b", "dir"]
+    assert lane_catalogue.known_lanes([tmp_path, tmp_path / "absent"]) == ["a", "b", "dir"]
     (tmp_path / "kit_k.yml").write_text("", encoding="utf-8")
-    assert lane_render.known_shared([tmp_path]) == ["family_x", "kit_k"]
+    assert lane_catalogue.known_shared([tmp_path]) == ["family_x", "kit_k"]

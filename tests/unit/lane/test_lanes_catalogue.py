@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import ROOT
 from lane_files import ALL, SHIPPED, options, variables_of
@@ -149,7 +149,7 @@ def image(lane: Mapping[str, Any]) -> str:
 def unknowns(lane: Mapping[str, Any]) -> list[str]:
     return [
         check.expected.removesuffix(" is known before launch")
-        for check in lane_render.launch_refusals(lane)
+        for check in lane_unknowns.launch_refusals(lane)
         if check.status == "fail"
     ]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from lane_files import SHIPPED, options, resolved, variables_of
 
 VALUES = {
@@ -29,7 +30,7 @@ def told(node: Any, key: str = "") -> Any:
 
 def lines_of(lane: str) -> list[str]:
     """The lines that are printed, each once, as the table prints a remedy once."""
-    refused = [check for check in lane_render.launch_refusals(resolved(lane)) if check.status == "fail"]
+    refused = [check for check in lane_unknowns.launch_refusals(resolved(lane)) if check.status == "fail"]
     marker = f"Add one line to inventory/fleet/group_vars/lane_{lane}.yml: "
     assert all(check.remedy.startswith(marker) for check in refused)
     return list(dict.fromkeys(check.remedy.removeprefix(marker) for check in refused))
@@ -45,14 +46,14 @@ def test_all_lines_in_one_file_fill_all_that_is_unknown(lane: str) -> None:
     site = yaml.safe_load("\n".join(["---", *lines]))
     made, checks = lane_schema.resolve({**variables_of(lane), **told(site)}, options(), "s1")
     assert [check for check in checks if check.status != "pass"] == []
-    assert [check for check in lane_render.lane_checks(made, "s1") if check.status != "pass"] == []
-    assert [check.status for check in lane_render.launch_refusals(made)] == ["pass"]
+    assert [check for check in lane_rules.lane_checks(made, "s1") if check.status != "pass"] == []
+    assert [check.status for check in lane_unknowns.launch_refusals(made)] == ["pass"]
 
 
 @pytest.mark.parametrize("lane", SHIPPED)
 def test_each_line_alone_fills_its_part(lane: str) -> None:
     for line in lines_of(lane):
-        before = {check.expected for check in lane_render.launch_refusals(resolved(lane))}
+        before = {check.expected for check in lane_unknowns.launch_refusals(resolved(lane))}
         made, _ = lane_schema.resolve({**variables_of(lane), **told(yaml.safe_load(line))}, options(), "s1")
-        after = {check.expected for check in lane_render.launch_refusals(made)}
+        after = {check.expected for check in lane_unknowns.launch_refusals(made)}
         assert after < before or after == {""}, line

@@ -18,6 +18,8 @@ import yaml
 from ansible.module_utils.sparklanes.engine import flags as engine_flags
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import rules as lane_rules
+from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.rank import drift
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import FIXTURES, ROOT
@@ -262,7 +264,7 @@ def test_ports_swappiness_and_stagger_are_the_recorded_ones_where_there_are_any(
 def test_nothing_of_a_fabric_stands_in_a_lane(lane: str) -> None:
     """Neither a name of such a variable nor an address or device of a source fleet, in any value."""
     made = resolved(lane)
-    assert not set(made["lane_engine_env"]) & set(lane_render.FABRIC_ENV)
+    assert not set(made["lane_engine_env"]) & set(lane_rules.FABRIC_ENV)
     assert not re.search(r"\b(?:192\.168|10\.\d+)\.\d+\.\d+|roceP?\d|enp\d|enP\d|mlx5_", str(made))
 
 
@@ -314,7 +316,7 @@ def test_every_number_that_a_lane_expects_was_published_by_its_source(lane: str)
 
 @pytest.mark.parametrize("lane", SHIPPED)
 def test_what_the_source_does_not_tell_refuses_to_launch_with_the_line_that_fills_it(lane: str) -> None:
-    refused = [check for check in lane_render.launch_refusals(resolved(lane)) if check.status == "fail"]
+    refused = [check for check in lane_unknowns.launch_refusals(resolved(lane)) if check.status == "fail"]
     assert any("lane_model_site: {revision:" in check.remedy for check in refused)
     assert all(f"inventory/fleet/group_vars/lane_{lane}.yml" in check.remedy for check in refused)
 

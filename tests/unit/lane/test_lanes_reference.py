@@ -59,7 +59,10 @@ def test_the_page_is_what_the_definition_says() -> None:
 
 def test_every_check_of_preflight_is_explained() -> None:
     text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
-    for name in ("lane/render", "lane/schema", "gates/deployments", "gates/preflight"):
-        source = (ROOT / "module_utils" / "sparklanes" / f"{name}.py").read_text(encoding="utf-8")
-        for id_ in re.findall(r'"([A-Z]+\.[A-Z]+)"', source):
+    for name in ("lane", "gates/deployments", "gates/preflight"):
+        here = ROOT / "module_utils" / "sparklanes" / name
+        files = here.glob("*.py") if here.is_dir() else [here.with_suffix(".py")]
+        for id_ in (
+            found for file in files for found in re.findall(r'"((?:LANE|DEPLOYMENT|INVENTORY)\.[A-Z]+)"', file.read_text())
+        ):
             assert f"`{id_}`" in text, id_

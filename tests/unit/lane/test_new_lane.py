@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.sparklanes.lane import render as lane_render
+from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane.catalogue import NOT_INHERITED, new_lane
 from conftest import ROOT
@@ -72,7 +72,7 @@ def test_one_file_makes_a_lane_that_preflight_knows(tmp_path: Path) -> None:
     rc, text = make(tmp_path, *wanted)
     assert rc == 0, text
     assert "playbooks/render.yml -e lane=mine" in text
-    assert lane_render.known_lanes([tmp_path / "fleet/group_vars"]) == ["mine"]
+    assert lane_catalogue.known_lanes([tmp_path / "fleet/group_vars"]) == ["mine"]
     rc, text = play(tmp_path, ROOT / "playbooks/preflight.yml", "-e", "lane=mine", "-e", "preflight_needs=lane", fleet=FLEET)
     assert rc == 0, text  # an unknown lane, or one that was not loaded, fails
     assert "unknown lane" not in text

@@ -99,12 +99,12 @@ def summary(folder: Path) -> str:
 def table() -> str:
     """The rows of docs/architecture.md."""
     there = on_a_spark()
-    rows = ["| room | files | runs on | what it knows |", "|---|---|---|---|"]
+    rows = ["| room | runs on | what it knows |", "|---|---|---|"]
     for name in ROOMS:
         mine = [module for module in modules() if room(module) == name]
         travel = sum(module in there for module in mine)
         where = "controller" if not travel else "Spark" if travel == len(mine) else "both"
-        rows.append(f"| `{name}/` | {len(mine)} | {where} | {summary(HOME / name)} |")
+        rows.append(f"| `{name}/` | {where} | {summary(HOME / name)} |")
     return "\n".join(rows)
 
 

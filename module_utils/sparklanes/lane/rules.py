@@ -1,0 +1,207 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What a resolved lane says that no rank could honour: flags, environment, world, files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
+from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
+from ansible.module_utils.sparklanes.lane.render import mounts
+
+# Environment that belongs to a host's fabric or to its rank: never in a lane.
+FABRIC_ENV = (
+    *FABRIC_ONLY,
+    "MN_IF_NAME",
+    "VLLM_HOST_IP",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+)
+_FLAG = re.compile(r"--[a-z0-9][A-Za-z0-9.-]*")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD|PASSWD)$")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+RULES = {
+    "LANE.FLAGS": "every flag has one spelling",
+    "LANE.ENV": "no fabric, no secrets, no empty values",
+    "LANE.WORLD": "one rank a host",
+    "LANE.FILES": "well-formed hashes and mounts",
+}
+FABRIC_SOURCES = (
+    "rank",
+    "world_size",
+    "host_ip",
+    "ifname",
+    "master_addr",
+    "master_port",
+    "hca",
+    "hcas",
+    "gid_index",
+    "network",
+)
+_REVISION = re.compile(r"[0-9a-f]{40}")
+
+
+def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
+    """What a resolved lane says that no rank could honour."""
+    faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane)]
+    checks: list[Check] = as_checks(faults, host, RULES)
+    return checks
+
+
+def _flag_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    args, spelled = lane["lane_engine_args"], {**FLAT_FLAGS, **HEAD_FLAGS}
+    seen: dict[str, str] = {}
+    for flag, value in args.items():
+        name = canonical_flag(flag)
+        if not _FLAG.fullmatch(name):
+            yield Fault("LANE.FLAGS", f"{flag!r} in lane_engine_args is no long flag", "--name-of-flag", _long_flag_hint(flag))
+        elif name in spelled:
+            yield Fault(
+                "LANE.FLAGS", f"{flag} stands in lane_engine_args", f"only {spelled[name]}", f"Set {spelled[name]} instead."
+            )
+        elif name in DERIVED_FLAGS:
+            yield Fault("LANE.FLAGS", f"{flag} stands in lane_engine_args", f"no such entry: {DERIVED_FLAGS[name]}", "Remove it.")
+        elif name in seen:
+            yield Fault("LANE.FLAGS", f"{flag} and {seen[name]} are one flag", "one of them", f"Remove {flag}.")
+        elif value is False:
+            yield Fault(
+                "LANE.FLAGS",
+                f"{flag} is false, which no flag can say",
+                "true, a value, or null to remove it",
+                f"Write {flag}: null, or the engine's own --no-{name[2:]}: true.",
+            )
+        elif value in ("", []) or (isinstance(value, list) and any(item in ("", None) for item in value)):
+            yield Fault("LANE.FLAGS", f"{flag} has an empty value", "a value, or null to remove it", "")
+        seen.setdefault(name, flag)
+    for flag, own in lane["lane_flag_names"].items():
+        if not _FLAG.fullmatch(flag) or not _FLAG.fullmatch(str(own)):
+            yield Fault("LANE.FLAGS", f"lane_flag_names has {flag}: {own}", "two long flags", "")
+
+
+def _long_flag_hint(flag: str) -> str:
+    long = "--" + flag.lstrip("-")
+    known = {**FLAT_FLAGS, **HEAD_FLAGS}
+    if canonical_flag(long) in known:
+        return f"Set {known[canonical_flag(long)]} instead."
+    return f"Write {long.replace('_', '-')}." if _FLAG.fullmatch(long.replace("_", "-")) and len(flag.lstrip("-")) > 2 else ""
+
+
+def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    env, secrets = lane["lane_engine_env"], lane["lane_secret_env"]
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            yield Fault("LANE.ENV", f"{name!r} in lane_engine_env is no name of a variable", "letters, digits, _", "")
+        elif name in FABRIC_ENV:
+            yield Fault(
+                "LANE.ENV",
+                f"{name} stands in lane_engine_env, but differs per Spark",
+                "derived from the fabric",
+                f"Remove it. If this engine reads it beside the usual ones: lane_fabric_env: {{{name}: …}}.",
+            )
+        elif name in secrets or _SECRET.search(name):
+            yield Fault("LANE.ENV", f"{name} would put a secret into a rendered file", "its name in lane_secret_env", "")
+        elif isinstance(value, bool):
+            yield Fault("LANE.ENV", f"{name} is the boolean {str(value).lower()}", "text", "Quote it: '1' or 'true'.")
+        elif value == "" or isinstance(value, dict | list):
+            yield Fault(
+                "LANE.ENV",
+                f"{name} is {'empty' if value == '' else 'not text'}",
+                "text, or null to remove it",
+                "An empty value is not the same as none: libraries read it as 0.",
+            )
+    for name, source in lane["lane_fabric_env"].items():
+        if source not in FABRIC_SOURCES:
+            hint = did_you_mean(str(source), FABRIC_SOURCES)
+            yield Fault("LANE.ENV", f"lane_fabric_env.{name} asks for {source!r}", ", ".join(FABRIC_SOURCES), hint)
+        if name in env:
+            yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_fabric_env", "one of them", "")
+    for name, folder in lane["lane_jit_caches"].items():
+        if (
+            not _ENV_NAME.fullmatch(name)
+            or not isinstance(folder, str)
+            or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", folder)
+        ):
+            yield Fault("LANE.ENV", f"lane_jit_caches has {name}: {folder!r}", "a variable and the plain name of a folder", "")
+        elif name in env:
+            yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_jit_caches", "one of them", "")
+    for name in secrets:
+        if not _ENV_NAME.fullmatch(name):
+            yield Fault("LANE.ENV", f"lane_secret_env holds {name!r:.20}", "names of variables, never values", "")
+
+
+def _world_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    nodes, tp, pp = lane["lane_nodes"], lane["lane_tensor_parallel_size"], lane["lane_pipeline_parallel_size"]
+    gpus = lane["lane_gpus_per_node"]
+    if None in (nodes, tp, pp):
+        return  # said by LANE.TYPES already
+    if min(nodes, tp, pp, gpus) < 1 or tp * pp != nodes * gpus:
+        hosts = f"{nodes} Sparks" if gpus == 1 else f"{nodes} hosts of {gpus} GPUs"
+        yield Fault(
+            "LANE.WORLD",
+            f"tensor parallel {tp} × pipeline parallel {pp} on {hosts}",
+            "their product equals lane_nodes: a Spark has one GPU" if gpus == 1 else "their product is the number of GPUs",
+            "Correct lane_nodes, lane_gpus_per_node, lane_tensor_parallel_size or lane_pipeline_parallel_size.",
+        )
+    dcp = lane["lane_engine_args"].get("--decode-context-parallel-size")
+    if dcp is not None and (not str(dcp).isdigit() or int(dcp) < 1 or tp % int(dcp)):
+        yield Fault("LANE.WORLD", f"--decode-context-parallel-size {dcp} with tensor parallel {tp}", "a divisor of it", "")
+    ports = (lane["lane_port"], lane["lane_master_port"])
+    if ports[0] == ports[1] or not all(0 < port < 65536 for port in ports):
+        yield Fault("LANE.WORLD", f"lane_port {ports[0]}, lane_master_port {ports[1]}", "two different ports", "")
+
+
+def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    image = lane["lane_image"] or {}
+    if "@" in str(image.get("repository")) or re.search(r":[^/]+$", str(image.get("repository"))):
+        yield Fault("LANE.FILES", f"lane_image.repository is {image['repository']}", "no tag and no digest in it", "")
+    hashes = [("lane_image.digest", image.get("digest"), _DIGEST, "sha256: and 64 hex digits")]
+    hashes.append(("lane_image.archive.sha256", (image.get("archive") or {}).get("sha256"), _SHA256, "64 hex digits"))
+    hashes += [
+        (f"lane_image.ids.{index}", text, _DIGEST, "sha256: and 64 hex digits")
+        for index, text in enumerate(image.get("ids") or [])
+    ]
+    hashes.append(("lane_image.archive.sha256", (image.get("archive") or {}).get("sha256"), _SHA256, "64 hex digits"))
+    for name in ("lane_model", "lane_drafter"):
+        model = lane[name] or {}
+        hashes.append((f"{name}.revision", model.get("revision"), _REVISION, "a commit, 40 hex digits"))
+        hashes.append((f"{name}.config_sha256", model.get("config_sha256"), _SHA256, "64 hex digits"))
+        hashes += [
+            (f"{name}.sha256.{file}", text, _SHA256, "64 hex digits") for file, text in (model.get("sha256") or {}).items()
+        ]
+    for name in ("lane_overlays", "lane_extras"):
+        for index, item in enumerate(lane[name] or []):
+            hashes.append((f"{name}.{index}.sha256", item.get("sha256"), _SHA256, "64 hex digits"))
+            hashes.append((f"{name}.{index}.replaces_sha256", item.get("replaces_sha256"), _SHA256, "64 hex digits"))
+    for where, text, pattern, expected in hashes:
+        if text is not None and not pattern.fullmatch(str(text)):
+            yield Fault("LANE.FILES", f"{where} is {text!r}", expected, "Copy it whole; leave it empty while unknown.")
+    targets: dict[str, int] = {}
+    for mount in mounts(lane):
+        targets[mount["target"]] = targets.get(mount["target"], 0) + 1
+    for target, times in targets.items():
+        if times > 1:
+            yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
+
+
+def negative_check(lane: Mapping[str, Any], host: str) -> Check:
+    """A lane that is kept to show what does not work launches only where a person says so."""
+    reason = lane["lane_negative"]
+    if not reason:
+        return Check("LANE.NEGATIVE", host, PASS, "the lane is meant to be run")
+    if lane["lane_accept_negative"]:
+        return Check("LANE.NEGATIVE", host, WARN, f"a negative example, launched all the same: {reason}")
+    remedy = "Choose another lane (docs/lanes.md), or launch it all the same: -e lane_accept_negative=true"
+    return Check(
+        "LANE.NEGATIVE", host, FAIL, f"lane {lane['lane_id']} is a negative example: {reason}", "a lane to serve", remedy
+    )

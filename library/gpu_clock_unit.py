@@ -76,12 +76,14 @@ sm_mhz:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 
-UNIT = gpu_facts.CAP_UNIT
-SETTINGS_PATH = f"/{gpu_facts.CAP_SETTINGS}"
+UNIT = gpu_cap.CAP_UNIT
+SETTINGS_PATH = f"/{gpu_cap.CAP_SETTINGS}"
 # A lock takes effect at once; a GPU that is busy needs a moment to get there.
 EFFECT_SECONDS = 5.0
 
@@ -95,12 +97,12 @@ class GpuClockUnit(HostEdits):
         self.clocks: list[int | None] = []
         self.unit = host_units.OwnUnit(self, UNIT, self.params["unit"] or "", self.ignored, EFFECT_SECONDS)
 
-    def gpus(self) -> list[gpu_facts.Gpu]:
+    def gpus(self) -> list[nvidia_smi.Gpu]:
         report = gpu_facts.report(gpu_facts.ask)
         if report.error:
             self.fail(f"{report.error}. A cap that cannot be read back is not set")
         self.clocks = [one.sm_mhz for one in report.gpus]
-        found: list[gpu_facts.Gpu] = report.gpus
+        found: list[nvidia_smi.Gpu] = report.gpus
         return found
 
     def run(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class GpuClockUnit(HostEdits):
 
     def take(self) -> None:
         gpus = self.gpus()
-        wrong = gpu_facts.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        wrong = gpu_cap.cap_problems(self.params["min_mhz"], self.params["max_mhz"], self.params["power_limit_w"], gpus)
         if wrong:
             self.fail("; ".join(wrong))
         settings = self.settings(gpus)
@@ -128,12 +130,12 @@ class GpuClockUnit(HostEdits):
         if not active or ignored:
             self.unit.start(ignored, again=active)
 
-    def settings(self, gpus: list[gpu_facts.Gpu]) -> str:
+    def settings(self, gpus: list[nvidia_smi.Gpu]) -> str:
         """What the unit reads. The default power limit is noted for the way back."""
         watts, default = self.params["power_limit_w"], ""
         if watts is not None:
             default = f"{min(one.default_power_limit_w or 0 for one in gpus):g}"
-        text: str = gpu_facts.cap_settings(self.params["min_mhz"], self.params["max_mhz"], watts, default)
+        text: str = gpu_cap.cap_settings(self.params["min_mhz"], self.params["max_mhz"], watts, default)
         return text
 
     def stop(self) -> None:
@@ -143,9 +145,9 @@ class GpuClockUnit(HostEdits):
                 f"{UNIT} stopped and could not take the cap off: journalctl -u {UNIT}. sudo nvidia-smi -rgc does it by hand"
             )
 
-    def contradiction(self, gpus: list[gpu_facts.Gpu]) -> str:
+    def contradiction(self, gpus: list[nvidia_smi.Gpu]) -> str:
         """What the GPU shows that the cap forbids."""
-        problem: str = gpu_facts.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
+        problem: str = gpu_cap.cap_contradiction(self.params["max_mhz"], self.params["power_limit_w"], gpus)
         return problem
 
     def ignored(self) -> str:

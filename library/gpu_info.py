@@ -63,6 +63,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import checks
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     found = gpu_facts.facts(Path(module.params["root"]))
-    made = gpu_facts.gate(module.params["host"], found)
+    made = gpu_rules.gate(module.params["host"], found)
     module.exit_json(
         changed=False, actions=[], gpu=found, checks=[check.to_dict() for check in made], verdict=checks.verdict(made)
     )

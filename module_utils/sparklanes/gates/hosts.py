@@ -13,7 +13,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.gates.launch import answered, reach
-from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import parity
 from ansible.module_utils.sparklanes.host import rules as host_rules
 from ansible.module_utils.sparklanes.lane.schema import LAYERS
@@ -80,7 +80,7 @@ def gpu_checks(host: str, facts: Facts, wanted: bool) -> list[Check]:
     found = facts.get("gpu") or {}
     if not found.get("present") and not wanted:
         return [Check("GPU.DRIVER", host, SKIP, "no nvidia-smi here, and nothing that asks for a GPU")]
-    made: list[Check] = gpu_facts.gate(host, found)
+    made: list[Check] = gpu_rules.gate(host, found)
     return made
 
 

@@ -19,7 +19,7 @@ from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.fabric import nccl_conf
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
-from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.release.store import DeploymentState, Transaction, refusal
 
 GIB = 1024**3
@@ -232,7 +232,7 @@ def gate_a(
         made += fabric_reach.gate_checks(host, reach.get(host) or {}, known, facts.get(hosts[0]))
         made += shared_memory(host, known, spec.get("options") or {})
         if (spec.get("options") or {}).get("gpus"):
-            made += gpu_facts.gate(host, known.get("gpu") or {})
+            made += gpu_rules.gate(host, known.get("gpu") or {})
     made += docker_images.parity({host: (facts.get(host) or {}).get("image") for host in hosts})
     return made
 

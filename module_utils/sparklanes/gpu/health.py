@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
-from ansible.module_utils.sparklanes.gpu.facts import CAP_SLACK_MHZ, WISHED
+from ansible.module_utils.sparklanes.gpu.cap import CAP_SLACK_MHZ
+from ansible.module_utils.sparklanes.gpu.nvidia_smi import WISHED
 
 OK = "ok"
 LOW_CLOCK = "low_clock"

@@ -25,6 +25,7 @@ from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, boot_id
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
@@ -98,17 +99,17 @@ def sampler_argv(reason_field: str, milliseconds: int = 1000) -> list[str]:
 
 
 def parse_sample(line: str) -> dict[str, Any] | None:
-    rows = gpu_facts.parse_csv(line, (*FIELDS, "reasons"))
+    rows = nvidia_smi.parse_csv(line, (*FIELDS, "reasons"))
     if not rows:
         return None
     row = rows[0]
     return {
-        "sm_mhz": gpu_facts.integer(row["clocks.sm"]),
-        "power_w": gpu_facts.number(row["power.draw"]),
-        "utilization_percent": gpu_facts.integer(row["utilization.gpu"]),
-        "temperature_c": gpu_facts.integer(row["temperature.gpu"]),
+        "sm_mhz": nvidia_smi.integer(row["clocks.sm"]),
+        "power_w": nvidia_smi.number(row["power.draw"]),
+        "utilization_percent": nvidia_smi.integer(row["utilization.gpu"]),
+        "temperature_c": nvidia_smi.integer(row["temperature.gpu"]),
         "performance_state": row["pstate"],
-        "reasons": gpu_facts.reasons(row["reasons"]),
+        "reasons": nvidia_smi.reasons(row["reasons"]),
     }
 
 
@@ -237,7 +238,7 @@ def shown(phase: str, sample: Mapping[str, Any]) -> str:
 def compute_processes() -> int:
     """How many use the GPU now. Ours is one of them."""
     rc, out, _ = gpu_facts.ask(["nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
-    return len(gpu_facts.parse_compute_apps(out)) if rc == 0 else 0
+    return len(nvidia_smi.parse_compute_apps(out)) if rc == 0 else 0
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
-from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
 
 Run = Callable[..., Any]
 
@@ -32,5 +32,5 @@ def occupied(run: Run, find: Callable[[str], str | None]) -> str:
     rc, out, err = run(query)
     if rc != 0:
         return f"nvidia-smi does not answer ({(err or out).strip()[:120]})"
-    held = gpu_facts.parse_compute_apps(out)
+    held = nvidia_smi.parse_compute_apps(out)
     return f"{', '.join(f'{one.name} (pid {one.pid})' for one in held)} holds the GPU" if held else ""

@@ -12,7 +12,11 @@ import gpu_info
 import pytest
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.gates import readiness
+from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
+from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
+from ansible.module_utils.sparklanes.gpu import xid as gpu_xid
 from conftest import FIXTURES, RunModule
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +44,7 @@ def answers(name: str) -> dict[str, str]:
 
 
 def test_a_gb10_leaves_open_what_it_does_not_tell_and_lists_a_process_once() -> None:
-    report = gpu_facts.parse_xml(GB10)
+    report = nvidia_smi.parse_xml(GB10)
     one = report.gpus[0]
     assert (one.name, one.bus_id, one.temperature_c, one.utilization_percent) == ("NVIDIA GB10", "0000000F:01:00.0", 38, 96)
     assert (one.memory_total_bytes, one.memory_used_bytes, one.power_w, one.sm_mhz, one.throttle_reasons) == (None,) * 5
@@ -53,7 +57,7 @@ def test_a_gb10_leaves_open_what_it_does_not_tell_and_lists_a_process_once() -> 
 
 
 def test_a_real_h200_is_read_whole() -> None:
-    idle, busy = (gpu_facts.parse_xml(read(f"h200-nvidia_smi_q_x{end}.xml")) for end in ("", "-burning"))
+    idle, busy = (nvidia_smi.parse_xml(read(f"h200-nvidia_smi_q_x{end}.xml")) for end in ("", "-burning"))
     assert (idle.driver_version, idle.cuda_version, idle.processes) == ("580.159.04", "13.0", [])
     one = busy.gpus[0]
     assert (one.name, one.sm_mhz, one.max_sm_mhz, one.application_mhz) == ("NVIDIA H200", 1470, 1980, 1980)
@@ -66,7 +70,7 @@ def test_a_real_h200_is_read_whole() -> None:
 
 
 def test_old_names_mean_the_same_and_a_list_that_is_not_told_is_not_empty() -> None:
-    report = gpu_facts.parse_xml(read("nvidia-smi-q-x-old.SYNTHETIC.xml"))
+    report = nvidia_smi.parse_xml(read("nvidia-smi-q-x-old.SYNTHETIC.xml"))
     one = report.gpus[0]
     assert one.throttle_reasons == ["sw_power_cap", "display_clocks_setting"]
     assert (one.power_w, one.power_limit_w, one.memory_used_bytes, one.application_mhz) == (139.41, 140.0, None, None)
@@ -76,21 +80,21 @@ def test_old_names_mean_the_same_and_a_list_that_is_not_told_is_not_empty() -> N
 def test_what_is_no_xml_is_an_error_with_what_was_there() -> None:
     assert (
         "Driver/library version mismatch"
-        in gpu_facts.parse_xml("Failed to initialize NVML: Driver/library version mismatch").error
+        in nvidia_smi.parse_xml("Failed to initialize NVML: Driver/library version mismatch").error
     )
-    assert gpu_facts.parse_xml("<nvidia_smi_log/>").error == "nvidia-smi lists no GPU"
+    assert nvidia_smi.parse_xml("<nvidia_smi_log/>").error == "nvidia-smi lists no GPU"
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_survived(text: str) -> None:
-    assert gpu_facts.parse_xml(text).error
-    gpu_facts.parse_csv(text)
-    gpu_facts.parse_compute_apps(text)
-    gpu_facts.parse_kernel_log(text)
+    assert nvidia_smi.parse_xml(text).error
+    nvidia_smi.parse_csv(text)
+    nvidia_smi.parse_compute_apps(text)
+    gpu_xid.parse_kernel_log(text)
     gpu_facts.parse_driver_version(text)
-    gpu_facts.reasons(text)
-    gpu_facts.parse_cap("u", text, {})
-    assert gpu_facts.number(text) is None or isinstance(gpu_facts.number(text), float)
+    nvidia_smi.reasons(text)
+    gpu_cap.parse_cap("u", text, {})
+    assert nvidia_smi.number(text) is None or isinstance(nvidia_smi.number(text), float)
 
 
 UNTOLD = (
@@ -120,7 +124,7 @@ def test_any_mutation_of_any_sample_is_survived_and_becomes_json(data: st.DataOb
             lines.insert(where, line)
         elif line.count("<") == 2 and ">" in line:
             lines[where] = f"{line.partition('>')[0]}>{data.draw(st.sampled_from(UNTOLD))}<{line.rpartition('<')[2]}"
-    report = gpu_facts.parse_xml("\n".join(lines))
+    report = nvidia_smi.parse_xml("\n".join(lines))
     found = {
         "present": True,
         "error": report.error,
@@ -129,15 +133,15 @@ def test_any_mutation_of_any_sample_is_survived_and_becomes_json(data: st.DataOb
     }
     json.dumps(found, allow_nan=False)
     assert report.error or report.gpus
-    checks = {check.id: check for check in gpu_facts.gate("s1", found)}
+    checks = {check.id: check for check in gpu_rules.gate("s1", found)}
     assert checks["GPU.DRIVER"].status == ("pass" if report.gpus and report.driver_version else "fail")
     assert checks["GPU.XID"].status == "fail"  # the log was not read, whatever the XML says
 
 
 @pytest.mark.parametrize("text", UNTOLD[:7])
 def test_words_for_nothing_are_none(text: str) -> None:
-    assert gpu_facts.told(text) is None
-    assert gpu_facts.number(text) is None
+    assert nvidia_smi.told(text) is None
+    assert nvidia_smi.number(text) is None
 
 
 # CSV
@@ -145,32 +149,32 @@ def test_words_for_nothing_are_none(text: str) -> None:
 
 def test_csv_of_a_gb10_and_of_the_h200() -> None:
     shown = answers("nvidia-smi-csv-memory-na.txt")
-    (row,) = gpu_facts.parse_csv(
+    (row,) = nvidia_smi.parse_csv(
         next(out for command, out in shown.items() if "temperature.gpu --format=csv\n" in command + "\n")
     )
-    assert (row["memory.total"], row["utilization.gpu"], gpu_facts.number(row["power.draw"])) == (None, "0 %", 11.17)
-    apps = gpu_facts.parse_compute_apps(next(out for command, out in shown.items() if "compute-apps" in command))
+    assert (row["memory.total"], row["utilization.gpu"], nvidia_smi.number(row["power.draw"])) == (None, "0 %", 11.17)
+    apps = nvidia_smi.parse_compute_apps(next(out for command, out in shown.items() if "compute-apps" in command))
     assert [(p.pid, p.name, p.memory_bytes) for p in apps] == [
         (3150, "python3", 218 * MIB),
         (6330, "sglang::scheduler", 96073 * MIB),
     ]
     h200 = answers("h200-csv.txt")
-    (row,) = gpu_facts.parse_csv(next(out for command, out in h200.items() if "clocks.max.sm" in command).rpartition("rc=")[0])
-    assert (gpu_facts.integer(row["clocks.current.sm"]), gpu_facts.reasons(row["clocks_event_reasons.active"])) == (
+    (row,) = nvidia_smi.parse_csv(next(out for command, out in h200.items() if "clocks.max.sm" in command).rpartition("rc=")[0])
+    assert (nvidia_smi.integer(row["clocks.current.sm"]), nvidia_smi.reasons(row["clocks_event_reasons.active"])) == (
         345,
         ["gpu_idle"],
     )
     none = next(out for command, out in h200.items() if "compute-apps" in command).rpartition("rc=")[0]
-    assert gpu_facts.parse_csv(none) == []
+    assert nvidia_smi.parse_csv(none) == []
 
 
 def test_the_row_of_a_gb10_under_load_without_names() -> None:
-    (row,) = gpu_facts.parse_csv(read("nvidia-smi-csv-clocks-row.txt"), [f"c{index}" for index in range(15)])
-    assert (row["c0"], row["c1"], gpu_facts.integer(row["c9"])) == ("NVIDIA GB10", None, 2405)
+    (row,) = nvidia_smi.parse_csv(read("nvidia-smi-csv-clocks-row.txt"), [f"c{index}" for index in range(15)])
+    assert (row["c0"], row["c1"], nvidia_smi.integer(row["c9"])) == ("NVIDIA GB10", None, 2405)
 
 
 def test_a_name_with_a_comma_and_a_message_among_rows() -> None:
-    apps = gpu_facts.parse_compute_apps("7, /opt/my, odd, name, [N/A]\nNo running processes found\n7, again, 5 MiB\n")
+    apps = nvidia_smi.parse_compute_apps("7, /opt/my, odd, name, [N/A]\nNo running processes found\n7, again, 5 MiB\n")
     assert [(p.pid, p.name, p.memory_bytes) for p in apps] == [(7, "/opt/my, odd, name", 5 * MIB)]
 
 
@@ -189,7 +193,7 @@ def test_a_name_with_a_comma_and_a_message_among_rows() -> None:
     ],
 )
 def test_reasons_of_a_bit_mask(mask: str, names: list[str] | None) -> None:
-    assert gpu_facts.reasons(mask) == names
+    assert nvidia_smi.reasons(mask) == names
 
 
 # Driver and kernel log
@@ -218,11 +222,11 @@ def test_driver_flavours(text: str, version: str | None, flavour: str | None) ->
 
 def test_the_real_driver_text() -> None:
     assert gpu_facts.parse_driver_version(read("h200-driver.txt")) == {"module_version": "580.159.04", "flavour": "open"}
-    assert gpu_facts.parse_kernel_log(read("h200-kernel.log"))["xid_counts"] == {}
+    assert gpu_xid.parse_kernel_log(read("h200-kernel.log"))["xid_counts"] == {}
 
 
 def test_xids_in_each_form_and_which_of_them_need_a_reset() -> None:
-    found = gpu_facts.parse_kernel_log(read("xids.log"))
+    found = gpu_xid.parse_kernel_log(read("xids.log"))
     assert found["xid_counts"] == {"13": 1, "31": 1, "32": 1, "43": 1, "79": 1, "119": 1, "120": 1, "154": 2}
     by_code = {xid["code"]: xid for xid in found["xids"]}
     assert (by_code[31]["pid"], by_code[31]["name"], by_code[31]["when"]) == (3003984, "python3", "812.337911")
@@ -234,7 +238,7 @@ def test_xids_in_each_form_and_which_of_them_need_a_reset() -> None:
 
 
 def test_many_lines_are_counted_and_few_kept() -> None:
-    found = gpu_facts.parse_kernel_log("NVRM: Xid (PCI:000f:01:00): 13, Graphics\n" * 91 + read("dmesg-nvrm-oom.log") * 5000)
+    found = gpu_xid.parse_kernel_log("NVRM: Xid (PCI:000f:01:00): 13, Graphics\n" * 91 + read("dmesg-nvrm-oom.log") * 5000)
     assert (found["xid_counts"], len(found["xids"]), found["fatal"], found["no_memory_lines"]) == ({"13": 91}, 20, [], 5000)
 
 
@@ -242,21 +246,21 @@ def test_many_lines_are_counted_and_few_kept() -> None:
 
 
 def facts(**more: Any) -> dict[str, Any]:
-    report = gpu_facts.parse_xml(read("h200-nvidia_smi_q_x.xml"))
+    report = nvidia_smi.parse_xml(read("h200-nvidia_smi_q_x.xml"))
     return {
         "present": True,
         "error": "",
         "driver": {"version": report.driver_version, "cuda_version": report.cuda_version, "flavour": "open"},
         "gpus": [one.to_dict() for one in report.gpus],
         "processes": [],
-        "kernel_log": {**gpu_facts.parse_kernel_log(""), "error": ""},
+        "kernel_log": {**gpu_xid.parse_kernel_log(""), "error": ""},
         "caps": [],
         **more,
     }
 
 
 def gated(**more: Any) -> dict[str, Check]:
-    return {check.id: check for check in gpu_facts.gate("s1", facts(**more))}
+    return {check.id: check for check in gpu_rules.gate("s1", facts(**more))}
 
 
 def test_a_well_gpu_passes_and_says_what_it_is() -> None:
@@ -273,16 +277,16 @@ def test_a_well_gpu_passes_and_says_what_it_is() -> None:
         ({"driver": {}}, "GPU.DRIVER", "not measured"),
         ({"gpus": []}, "GPU.DRIVER", "not measured"),
         (
-            {"kernel_log": gpu_facts.parse_kernel_log((HERE / "xids.log").read_text())},
+            {"kernel_log": gpu_xid.parse_kernel_log((HERE / "xids.log").read_text())},
             "GPU.XID",
             "Xid 79 (the GPU has fallen off the bus)",
         ),
         ({"kernel_log": {"error": "dmesg: read kernel buffer failed: Operation not permitted"}}, "GPU.XID", "not permitted"),
         ({"kernel_log": None}, "GPU.XID", "was not read"),
         ({"gpus": [{"name": "NVIDIA GB10", "recovery_action": "Reboot"}]}, "GPU.XID", "asks for: Reboot"),
-        ({"caps": [{"unit": gpu_facts.CAP_UNIT, "min_mhz": 0, "max_mhz": 300}]}, "GPU.CLOCK_CAP", "345 MHz now"),
+        ({"caps": [{"unit": gpu_cap.CAP_UNIT, "min_mhz": 0, "max_mhz": 300}]}, "GPU.CLOCK_CAP", "345 MHz now"),
         (
-            {"gpus": [{"name": "x", "sm_mhz": None}], "caps": [{"unit": gpu_facts.CAP_UNIT, "min_mhz": 0, "max_mhz": 300}]},
+            {"gpus": [{"name": "x", "sm_mhz": None}], "caps": [{"unit": gpu_cap.CAP_UNIT, "min_mhz": 0, "max_mhz": 300}]},
             "GPU.CLOCK_CAP",
             "not told",
         ),
@@ -296,18 +300,18 @@ def test_what_fails_a_gate(broken: dict[str, Any], failing: str, words: str) -> 
 
 
 def test_programs_that_ended_badly_are_shown_and_stop_nothing() -> None:
-    made = gated(kernel_log=gpu_facts.parse_kernel_log("NVRM: Xid (PCI:000f:01:00): 13, Graphics\n" * 4))
+    made = gated(kernel_log=gpu_xid.parse_kernel_log("NVRM: Xid (PCI:000f:01:00): 13, Graphics\n" * 4))
     assert (made["GPU.XID"].status, made["GPU.XID"].found) == ("pass", "Xid 13 ×4")
 
 
 def test_a_lock_that_holds_passes_and_one_of_somebody_else_is_not_judged_here() -> None:
-    ours = {"unit": gpu_facts.CAP_UNIT, "min_mhz": 0, "max_mhz": 340}
+    ours = {"unit": gpu_cap.CAP_UNIT, "min_mhz": 0, "max_mhz": 340}
     assert gated(caps=[ours])["GPU.CLOCK_CAP"].status == "pass"  # 345 is within the slack
     assert "GPU.CLOCK_CAP" not in gated(caps=[{**ours, "unit": "mine.service"}])
 
 
 def test_a_rank_without_a_gpu_has_no_such_checks_and_one_with_fails_where_nothing_is_known() -> None:
-    made = gpu_facts.gate("s1", {})
+    made = gpu_rules.gate("s1", {})
     assert [(check.id, check.status) for check in made] == [("GPU.DRIVER", "fail")]
     idle = readiness.gpu_idle("s1", {"gpu": facts(processes=[{"pid": None, "name": ""}])})
     assert idle.status == "fail"
@@ -329,7 +333,7 @@ def test_a_rank_without_a_gpu_has_no_such_checks_and_one_with_fails_where_nothin
     ],
 )
 def test_locks_of_units(line: str, cap: tuple[int, int] | None) -> None:
-    found = gpu_facts.parse_cap("u.service", f"[Service]\n{line}\n", {"MIN_MHZ": "0", "MAX_MHZ": "2100"})
+    found = gpu_cap.parse_cap("u.service", f"[Service]\n{line}\n", {"MIN_MHZ": "0", "MAX_MHZ": "2100"})
     assert (None if found is None else (found.min_mhz, found.max_mhz)) == cap
 
 
@@ -339,7 +343,7 @@ def test_only_enabled_units_count(tmp_path: Path) -> None:
     for name in ("on.service", "off.service"):
         (units / name).write_text("[Service]\nExecStart=nvidia-smi -lgc 0,2200\n")
     (units / "multi-user.target.wants/on.service").symlink_to("/etc/systemd/system/on.service")
-    assert gpu_facts.caps(tmp_path) == [gpu_facts.Cap("on.service", 0, 2200)]
+    assert gpu_facts.caps(tmp_path) == [gpu_cap.Cap("on.service", 0, 2200)]
 
 
 # The system
@@ -377,7 +381,7 @@ def test_facts_where_things_are_missing() -> None:
     assert "exit 9" in broken["error"]
     assert broken["kernel_log"]["error"]
     nothing_logged = gpu_facts.facts(run=programs(xml=(0, GB10, ""), journalctl=(1, "", "")))
-    assert nothing_logged["kernel_log"] == {**gpu_facts.parse_kernel_log(""), "error": ""}
+    assert nothing_logged["kernel_log"] == {**gpu_xid.parse_kernel_log(""), "error": ""}
     old = read("nvidia-smi-q-x-old.SYNTHETIC.xml")
     second = gpu_facts.facts(run=programs(xml=(0, old, ""), apps=(0, "12, python3, 5\n", ""), dmesg=(0, "", "")))
     assert [p["pid"] for p in second["processes"]] == [12]

@@ -8,12 +8,13 @@ from typing import Any
 
 import gpu_clock_unit
 import pytest
-from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
 from conftest import FIXTURES, ROOT, RunModule
 from fake_systemd import FakeSystemd
 
 UNIT_TEXT = (ROOT / "roles/gpu_clock/files/sparklanes-gpu-clock.service").read_text()
-H200 = gpu_facts.parse_xml((FIXTURES / "gpu/h200-nvidia_smi_q_x-burning.xml").read_text()).gpus[0]
+H200 = nvidia_smi.parse_xml((FIXTURES / "gpu/h200-nvidia_smi_q_x-burning.xml").read_text()).gpus[0]
 GB10 = replace(
     H200,
     name="NVIDIA GB10",
@@ -37,10 +38,10 @@ class Spark(FakeSystemd):
         self.error = ""
 
     def settings(self) -> dict[str, str]:
-        return gpu_facts.parse_settings((self.root / gpu_facts.CAP_SETTINGS).read_text())
+        return gpu_cap.parse_settings((self.root / gpu_cap.CAP_SETTINGS).read_text())
 
-    def report(self, _: Any) -> gpu_facts.Report:
-        return gpu_facts.Report("580", "13.0", [] if self.error else [self.gpu], self.error)
+    def report(self, _: Any) -> nvidia_smi.Report:
+        return nvidia_smi.Report("580", "13.0", [] if self.error else [self.gpu], self.error)
 
     def lock(self) -> str:
         if self.obeys:
@@ -187,6 +188,6 @@ def test_a_new_text_waits_for_gpu_containers(spark: Spark, run_module: RunModule
 
 
 def test_our_unit_is_read_as_a_cap() -> None:
-    settings = gpu_facts.parse_settings(gpu_facts.cap_settings(0, 2100, None, ""))
-    assert gpu_facts.parse_cap(gpu_facts.CAP_UNIT, UNIT_TEXT, settings) == gpu_facts.Cap(gpu_facts.CAP_UNIT, 0, 2100)
-    assert gpu_facts.CAP_SETTINGS in UNIT_TEXT
+    settings = gpu_cap.parse_settings(gpu_cap.cap_settings(0, 2100, None, ""))
+    assert gpu_cap.parse_cap(gpu_cap.CAP_UNIT, UNIT_TEXT, settings) == gpu_cap.Cap(gpu_cap.CAP_UNIT, 0, 2100)
+    assert gpu_cap.CAP_SETTINGS in UNIT_TEXT

@@ -14,9 +14,10 @@ import gpu_health_info
 import pytest
 import yaml
 from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
-from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
+from ansible.module_utils.sparklanes.gpu import nvidia_smi
 from ansible.module_utils.sparklanes.gpu.health import Limits, assess, judge, summarise
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
 from conftest import FIXTURES, ROOT, RunModule
@@ -50,7 +51,7 @@ def run(state: str = "healthy-decode", tflops: float | None = None, slow: float 
         "power_w": power,
         "utilization_percent": 96,
         "temperature_c": 52,
-        "reasons": gpu_facts.reasons(known["throttle_reasons"]),
+        "reasons": nvidia_smi.reasons(known["throttle_reasons"]),
     }
     return {
         "at": 1,
@@ -64,7 +65,7 @@ def run(state: str = "healthy-decode", tflops: float | None = None, slow: float 
     }
 
 
-def cap(top: int, unit: str = gpu_facts.CAP_UNIT) -> dict[str, Any]:
+def cap(top: int, unit: str = gpu_cap.CAP_UNIT) -> dict[str, Any]:
     return {"caps": [{"unit": unit, "min_mhz": 0, "max_mhz": top}]}
 
 

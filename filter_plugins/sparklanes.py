@@ -47,6 +47,7 @@ from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
+from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
 from ansible.module_utils.sparklanes.quality.teacher_forcing import score as teacher_forcing_score
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
@@ -319,7 +320,7 @@ def teacher_forcing_judge(
         )
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleFilterError(f"teacher forcing could not be judged: {type(error).__name__}: {error}") from error
-    return {**made.to_dict(), "report": judging.report(made).splitlines()}
+    return {**made.to_dict(), "report": teacher_forcing_report.report(made).splitlines()}
 
 
 def teacher_forcing_bank(
@@ -330,7 +331,7 @@ def teacher_forcing_bank(
         made = make_bank(
             [read_given(record, "record") for record in records], lane_schema.plain(engine), lane_schema.plain(limits)
         )
-        noise = judging.floor_report(made)
+        noise = teacher_forcing_report.floor_report(made)
     except (ValueError, KeyError) as error:
         raise AnsibleFilterError(f"no bank can be made: {error}") from error
     return (

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import judged
-from ansible.module_utils.sparklanes.docker import probe as docker_probe
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gates import image as gates_image
 from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.release import restore as release_restore
@@ -69,7 +69,7 @@ def images(registered: Facts, lanes: Facts, specs: Facts) -> list[dict[str, str]
         return []  # IMAGE.DIGEST says so
     host = next((host for host, image in known.items() if image and image.get("probe")), next(iter(specs)))
     probe = (known[host] or {}).get("probe")
-    return [check.to_dict() for check in docker_probe.checks(host, probe, lanes.get(host) or {}, specs[host])]
+    return [check.to_dict() for check in gates_image.checks(host, probe, lanes.get(host) or {}, specs[host])]
 
 
 def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:

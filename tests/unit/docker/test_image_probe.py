@@ -7,6 +7,7 @@ from typing import Any
 import engine_image_info
 import pytest
 from ansible.module_utils.sparklanes.docker import probe as docker_probe
+from ansible.module_utils.sparklanes.gates import image as gates_image
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from conftest import RunModule
 from hypothesis import given
@@ -64,17 +65,17 @@ def test_flags_are_read_out_of_help() -> None:
     ],
 )
 def test_what_the_lane_says_of_its_image_is_compared(image: dict[str, Any], status: str, words: str) -> None:
-    made = docker_probe.version_checks("s1", PROBE, image)
+    made = gates_image.version_checks("s1", PROBE, image)
     assert [check.status for check in made] == [status]
     assert words in made[0].found
 
 
 def test_a_lane_that_states_nothing_is_not_judged() -> None:
-    assert docker_probe.version_checks("s1", PROBE, {"pins": {"pdl": False}}) == []
+    assert gates_image.version_checks("s1", PROBE, {"pins": {"pdl": False}}) == []
 
 
 def test_versions_that_could_not_be_read_fail() -> None:
-    made = docker_probe.version_checks("s1", {"error": "exit 125: no such file"}, {"vllm": "0.23"})
+    made = gates_image.version_checks("s1", {"error": "exit 125: no such file"}, {"vllm": "0.23"})
     assert made[0].status == "fail"
     assert "no such file" in made[0].found
 
@@ -91,20 +92,20 @@ def test_versions_that_could_not_be_read_fail() -> None:
     ],
 )
 def test_every_flag_of_a_rank_must_be_known_to_its_engine(flag: str, status: str) -> None:
-    made = docker_probe.flag_checks("s1", PROBE, ["serve", "/models/x", flag, "2"])
+    made = gates_image.flag_checks("s1", PROBE, ["serve", "/models/x", flag, "2"])
     assert made[0].status == status
     assert status == "pass" or flag in made[0].found
 
 
 def test_a_flag_that_is_nearly_right_is_named() -> None:
-    made = docker_probe.flag_checks("s1", PROBE, ["--enable-auto-tool-choise"])
+    made = gates_image.flag_checks("s1", PROBE, ["--enable-auto-tool-choise"])
     assert "--enable-auto-tool-choice" in made[0].remedy
 
 
 def test_flags_that_could_not_be_asked_warn_with_the_reason() -> None:
-    made = docker_probe.flag_checks("s1", {"flags": [], "flags_error": "not asked: 0.7 GiB"}, ["--x"])
+    made = gates_image.flag_checks("s1", {"flags": [], "flags_error": "not asked: 0.7 GiB"}, ["--x"])
     assert (made[0].status, made[0].found) == ("warn", "not asked: 0.7 GiB")
-    assert docker_probe.flag_checks("s1", {}, ["--x"])[0].status == "warn"
+    assert gates_image.flag_checks("s1", {}, ["--x"])[0].status == "warn"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_flags_that_could_not_be_asked_warn_with_the_reason() -> None:
     ],
 )
 def test_the_entrypoint_counts_where_the_lane_keeps_it(spec: dict[str, Any], wanted: Any, expected: dict[str, str]) -> None:
-    assert statuses(docker_probe.entrypoint_checks("s1", PROBE, spec, {"entrypoint": wanted})) == expected
+    assert statuses(gates_image.entrypoint_checks("s1", PROBE, spec, {"entrypoint": wanted})) == expected
 
 
 def test_gate_a_takes_the_answer_of_whichever_spark_was_asked() -> None:

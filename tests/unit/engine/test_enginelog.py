@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible.module_utils.sparklanes.engine import failures as engine_failures
 from ansible.module_utils.sparklanes.engine import log as engine_log
 from conftest import FIXTURES
 from hypothesis import given
@@ -144,7 +145,7 @@ def test_memory_and_hardware_wait_for_a_person(line: str, code: str, part: str) 
     assert log.failures[0].code == code
     assert part in log.failures[0].message
     assert log.hardware_or_memory
-    assert code in engine_log.HARDWARE_OR_MEMORY
+    assert code in engine_failures.HARDWARE_OR_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_json_edge() -> None:
 
 
 def test_every_pattern_fills_its_message() -> None:
-    for known in engine_log.KNOWN:
+    for known in engine_failures.KNOWN:
         names = set(known.pattern.groupindex)
         known.message.format(**dict.fromkeys(names, "x"))
         assert known.remedy.endswith((".", ")."))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as teacher_forcing_judge
+from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
+from ansible.module_utils.sparklanes.quality.teacher_forcing import verdict as teacher_forcing_verdict
 from ansible.module_utils.sparklanes.quality.teacher_forcing.stats import Cell, Limits, compare
 from noisy_engine import NoisyEngine
 
@@ -31,11 +33,11 @@ def quiet() -> NoisyEngine:
     return NoisyEngine(8, SMALL, sd=0.0)
 
 
-def statuses(verdict: teacher_forcing_judge.Verdict) -> dict[str, str]:
+def statuses(verdict: teacher_forcing_verdict.Verdict) -> dict[str, str]:
     return {check.id: check.status for check in verdict.checks}
 
 
-def failed(verdict: teacher_forcing_judge.Verdict) -> set[str]:
+def failed(verdict: teacher_forcing_verdict.Verdict) -> set[str]:
     return {check.id for check in verdict.checks if check.status == "fail"}
 
 
@@ -92,7 +94,7 @@ def test_cells_add_up() -> None:
 
 def test_the_same_lane_passes(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(), host="sparks")
-    assert verdict.verdict == teacher_forcing_judge.PASSED
+    assert verdict.verdict == teacher_forcing_verdict.PASSED
     assert failed(verdict) == set()
     ids = [check.id for check in verdict.checks]
     assert ids == ["TF." + name for name in
@@ -101,12 +103,12 @@ def test_the_same_lane_passes(engine: NoisyEngine, bank: dict[str, Any]) -> None
     data = verdict.to_dict()
     assert data["exit_code"] == 0
     assert "sameness, not truth" in data["note"]
-    assert "sameness, not truth" in teacher_forcing_judge.report(verdict)
+    assert "sameness, not truth" in teacher_forcing_report.report(verdict)
 
 
 def test_the_report_names_cells_tokens_and_a_hint(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, {**engine.record(engine.polluted("chat-3")), "texts": {"5": "x"}})
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "chat-3" in verdict.hint
     numbers = verdict.to_dict()["statistics"]
     assert numbers["worst_cells"][0]["document"] == "chat-3"
@@ -114,14 +116,14 @@ def test_the_report_names_cells_tokens_and_a_hint(engine: NoisyEngine, bank: dic
     assert {token["document"] for token in numbers["worst_tokens"]} == {"chat-3"}
     assert sum(row["n"] for row in numbers["probability_bins"]) == numbers["total"]["n"]
     assert sum(row["n"] for row in numbers["vocabulary_parts"]) == numbers["total"]["n"]
-    text = teacher_forcing_judge.report(verdict)
+    text = teacher_forcing_report.report(verdict)
     assert "FAIL" in text
     assert "chat-3" in text
 
 
 def test_soup(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(engine.soup()))
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert {"TF.COHERENCE", "TF.BIAS", "TF.RATIO", "TF.SYSTEMATIC", "TF.ISOLATED", "TF.BANDS"} <= failed(verdict)
     assert verdict.hint == "much less likely everywhere: wrong weights or kernels"
 
@@ -129,7 +131,7 @@ def test_soup(engine: NoisyEngine, bank: dict[str, Any]) -> None:
 def test_noisier_is_a_warning(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(noise=1.5))
     assert statuses(verdict)["TF.RATIO"] == "warn"
-    assert verdict.verdict == teacher_forcing_judge.PASSED
+    assert verdict.verdict == teacher_forcing_verdict.PASSED
     assert verdict.hint == "noisier, not wrong"
 
 
@@ -146,13 +148,13 @@ def test_a_broken_merge_is_named_by_its_band() -> None:
 
 def test_one_wrong_head_shard_is_named(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(engine.vocabulary_part(2, 4, 0.6)))
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "vocabulary part 2 of 4" in verdict.hint
 
 
 def test_a_short_bad_canary_blames_the_scorer(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(engine.polluted(teacher_forcing_bank.CANARY_SHORT)))
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "53488" in verdict.reason
     assert verdict.to_dict()["exit_code"] == 2
 
@@ -161,7 +163,7 @@ def test_a_bad_canary_in_the_reference_is_invalid_too(engine: NoisyEngine) -> No
     bank = engine.bank()
     bank["runs"][1] = engine.run(engine.polluted(teacher_forcing_bank.CANARY_SHORT))
     verdict = teacher_forcing_judge.judge(bank, engine.record())
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "of the reference" in verdict.reason
 
 
@@ -177,16 +179,16 @@ def test_a_corpus_of_long_chunks_is_judged_without_the_bad_canary() -> None:
     silent["runs"][0]["docs"][teacher_forcing_bank.CANARY_SHORT] = {"error": {"kind": "nan", "message": "HTTP 400"}}
     for record in (polluted, silent):
         verdict = teacher_forcing_judge.judge(bank, record)
-        assert verdict.verdict == teacher_forcing_judge.PASSED, verdict.reason
+        assert verdict.verdict == teacher_forcing_verdict.PASSED, verdict.reason
         assert verdict.checks[0].status == "warn"
         assert "53488" in verdict.checks[0].found
         assert teacher_forcing_bank.CANARY_SHORT not in {doc for doc, _ in verdict.comparison.cells}  # type: ignore[union-attr]
         assert (
             teacher_forcing_judge.judge(bank, record, identity={"max_num_batched_tokens": 2048}).verdict
-            == teacher_forcing_judge.INVALID
+            == teacher_forcing_verdict.INVALID
         )
     worse = engine.record(engine.polluted(teacher_forcing_bank.CANARY_SHORT, "chat-3"))
-    assert teacher_forcing_judge.judge(bank, worse).verdict == teacher_forcing_judge.FAILED
+    assert teacher_forcing_judge.judge(bank, worse).verdict == teacher_forcing_verdict.FAILED
     # A reference with that scorer can be banked, too.
     assert teacher_forcing_bank.make_bank([{**silent, "corpus": engine.corpus}], {})["runs"]
 
@@ -195,23 +197,23 @@ def test_nan_in_the_short_canary_alone_blames_the_scorer(engine: NoisyEngine, ba
     record = engine.record()
     record["runs"][0]["docs"][teacher_forcing_bank.CANARY_SHORT] = {"error": {"kind": "nan", "message": "HTTP 400"}}
     verdict = teacher_forcing_judge.judge(bank, record)
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "only the short canary" in verdict.reason
     record["runs"][0]["docs"]["chat-1"] = {"error": {"kind": "nan", "message": "HTTP 400"}}
-    assert teacher_forcing_judge.judge(bank, record).verdict == teacher_forcing_judge.FAILED
+    assert teacher_forcing_judge.judge(bank, record).verdict == teacher_forcing_verdict.FAILED
 
 
 def test_a_quiet_scorer_may_not_differ_by_a_nat_anywhere(quiet: NoisyEngine) -> None:
     record = quiet.record()
     record["runs"][0]["docs"][teacher_forcing_bank.CANARY_SHORT]["lp"][17] -= 1.2
     verdict = teacher_forcing_judge.judge(quiet.bank(), record)
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "position 17" in verdict.reason
 
 
 def test_bad_tokens_in_canary_and_elsewhere_blame_the_lane(quiet: NoisyEngine) -> None:
     verdict = teacher_forcing_judge.judge(quiet.bank(), quiet.record(quiet.bad_tokens(300)))
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "TF.ISOLATED" in failed(verdict)
 
 
@@ -225,7 +227,7 @@ def test_nan_fails_and_names_the_document(engine: NoisyEngine, bank: dict[str, A
         record = engine.record()
         record["runs"][1]["docs"]["chat-2"] = broken
         verdict = teacher_forcing_judge.judge(bank, record)
-        assert verdict.verdict == teacher_forcing_judge.FAILED
+        assert verdict.verdict == teacher_forcing_verdict.FAILED
         assert failed(verdict) == {"TF.FINITE"}
         assert "chat-2" in verdict.reason
 
@@ -233,7 +235,7 @@ def test_nan_fails_and_names_the_document(engine: NoisyEngine, bank: dict[str, A
 def test_what_was_not_scored_is_invalid(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     record = engine.record()
     record["runs"][0]["docs"]["chat-2"] = {"error": {"kind": "timeout", "message": "no answer"}}
-    assert teacher_forcing_judge.judge(bank, record).verdict == teacher_forcing_judge.INVALID
+    assert teacher_forcing_judge.judge(bank, record).verdict == teacher_forcing_verdict.INVALID
 
 
 def change(record: dict[str, Any], **values: Any) -> dict[str, Any]:
@@ -264,7 +266,7 @@ def test_identity_is_judged_before_anything_else(engine: NoisyEngine, bank: dict
         (change(record, tokenizer={"ok": None, "message": "HTTP 404"}), "HTTP 404"),
     ):
         verdict = teacher_forcing_judge.judge(bank, wrong)
-        assert verdict.verdict == teacher_forcing_judge.INVALID, part
+        assert verdict.verdict == teacher_forcing_verdict.INVALID, part
         assert part in verdict.reason
         assert failed(verdict) == {"TF.IDENTITY"}
 
@@ -273,7 +275,7 @@ def test_a_rank_that_differs_is_named(engine: NoisyEngine, bank: dict[str, Any])
     identity = copy.deepcopy(engine.engine())
     identity["ranks"][2]["overlays"] = "other"
     verdict = teacher_forcing_judge.judge(bank, engine.record(), identity=identity)
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "rank 2 (spark-3) has other" in verdict.reason
     identity["ranks"] = identity["ranks"][1:3]
     assert (
@@ -285,19 +287,19 @@ def test_a_rank_that_differs_is_named(engine: NoisyEngine, bank: dict[str, Any])
         for rank in unknown["ranks"]:
             rank["weights"] = nothing
         verdict = teacher_forcing_judge.judge(bank, engine.record(), identity=unknown)
-        assert verdict.verdict == teacher_forcing_judge.FAILED
+        assert verdict.verdict == teacher_forcing_verdict.FAILED
         assert "none known" in verdict.reason
     bare = copy.deepcopy(engine.engine())
     for rank in bare["ranks"]:
         rank["overlays"] = []
-    assert teacher_forcing_judge.judge(bank, engine.record(), identity=bare).verdict == teacher_forcing_judge.PASSED
+    assert teacher_forcing_judge.judge(bank, engine.record(), identity=bare).verdict == teacher_forcing_verdict.PASSED
 
 
 def test_another_tokenizer_fails(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(
         bank, change(engine.record(), tokenizer={"ok": False, "message": "12 ids instead of 14"})
     )
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "12 ids instead of 14" in verdict.reason
 
 
@@ -316,12 +318,12 @@ def test_differences_to_the_bank_and_a_thin_bank_are_said(engine: NoisyEngine) -
         rank["image"] = "sha256:ee"
     other = teacher_forcing_judge.judge(engine.bank(), engine.record(), identity=identity)
     assert other.differences == ["image: the reference had sha256:aa, this lane has sha256:ee"]
-    assert other.verdict == teacher_forcing_judge.PASSED
+    assert other.verdict == teacher_forcing_verdict.PASSED
 
 
 def test_a_single_reference_run_is_no_bank(engine: NoisyEngine) -> None:
     verdict = teacher_forcing_judge.judge(engine.bank(runs=1), engine.record())
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "1 run(s)" in verdict.reason
 
 
@@ -338,7 +340,7 @@ def test_a_tampered_bank_is_invalid(engine: NoisyEngine) -> None:
 def test_a_loud_reference_judges_nothing() -> None:
     engine = NoisyEngine(3, SMALL, sd=0.6)
     verdict = teacher_forcing_judge.judge(engine.bank(), engine.record())
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "TF.FLOOR" in failed(verdict)
     assert "cannot be judged" in next(check.found for check in verdict.checks if check.id == "TF.FLOOR")
 
@@ -349,12 +351,12 @@ def test_a_coarse_resolution_is_said() -> None:
     check = next(check for check in verdict.checks if check.id == "TF.FLOOR")
     assert check.status == "warn"
     assert "drown in it" in check.found
-    assert verdict.verdict == teacher_forcing_judge.PASSED
+    assert verdict.verdict == teacher_forcing_verdict.PASSED
 
 
 def test_a_soup_fails_even_where_the_floor_is_too_high() -> None:
     engine = NoisyEngine(3, SMALL, sd=0.6)
-    assert teacher_forcing_judge.judge(engine.bank(), engine.record(engine.soup())).verdict == teacher_forcing_judge.FAILED
+    assert teacher_forcing_judge.judge(engine.bank(), engine.record(engine.soup())).verdict == teacher_forcing_verdict.FAILED
 
 
 def test_a_corpus_too_small_to_judge_is_said() -> None:
@@ -362,7 +364,7 @@ def test_a_corpus_too_small_to_judge_is_said() -> None:
     keep = [doc for doc in engine.corpus["documents"] if doc["id"] == "chat-0"]
     engine.corpus["documents"] = keep
     verdict = teacher_forcing_judge.judge(engine.bank(), engine.record())
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "only 234 tokens" in verdict.reason
 
 
@@ -370,7 +372,7 @@ def test_cells_too_small_to_judge_are_counted(engine: NoisyEngine, bank: dict[st
     check = next(check for check in teacher_forcing_judge.judge(bank, engine.record()).checks if check.id == "TF.BANDS")
     assert "not judged" in check.found
     none = teacher_forcing_judge.judge(bank, engine.record(), limits={"band_tokens": 10_000})
-    assert none.verdict == teacher_forcing_judge.INVALID
+    assert none.verdict == teacher_forcing_verdict.INVALID
     assert "no document has 10000 tokens" in none.reason
 
 
@@ -378,35 +380,35 @@ def test_no_chat_completions_cannot_be_judged() -> None:
     engine = NoisyEngine(5, (2100, 2100 + 1))
     engine.corpus["documents"] = [doc for doc in engine.corpus["documents"] if doc["class"] != teacher_forcing_bank.CHAT]
     verdict = teacher_forcing_judge.judge(engine.bank(), engine.record())
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "no chat completions" in verdict.reason
 
 
 def test_bias_that_can_not_be_measured_is_not_passed(engine: NoisyEngine, bank: dict[str, Any]) -> None:
     verdict = teacher_forcing_judge.judge(bank, engine.record(), limits={"bias": 0.001})
-    assert verdict.verdict == teacher_forcing_judge.INVALID
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
     assert "too few" in verdict.reason
 
 
 def test_a_deterministic_engine_passes_against_itself(quiet: NoisyEngine) -> None:
     bank = quiet.bank()
     verdict = teacher_forcing_judge.judge(bank, quiet.record())
-    assert verdict.verdict == teacher_forcing_judge.PASSED
+    assert verdict.verdict == teacher_forcing_verdict.PASSED
     floor = next(check for check in verdict.checks if check.id == "TF.FLOOR")
     assert "repeats itself exactly" in floor.found
-    assert teacher_forcing_judge.floor_report(bank)["pair_sd"] == 0
+    assert teacher_forcing_report.floor_report(bank)["pair_sd"] == 0
 
 
 def test_a_deterministic_engine_tolerates_another_order_of_sums(quiet: NoisyEngine) -> None:
     assert (
         teacher_forcing_judge.judge(quiet.bank(), quiet.record(lambda doc, k, p: 2e-6 * (-1) ** k)).verdict
-        == teacher_forcing_judge.PASSED
+        == teacher_forcing_verdict.PASSED
     )
 
 
 def test_a_deterministic_engine_resolves_what_noise_would_hide(quiet: NoisyEngine) -> None:
     verdict = teacher_forcing_judge.judge(quiet.bank(), quiet.record(quiet.logit_error(0.02)))
-    assert verdict.verdict == teacher_forcing_judge.FAILED
+    assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert {"TF.RATIO", "TF.BANDS"} <= failed(verdict)
     assert verdict.hint
 
@@ -419,7 +421,7 @@ def test_sensitivity_follows_the_noise(sd: float, expected: float) -> None:
     assert seen.sensitivity(Limits()) == pytest.approx(expected, rel=0.06)
     quiet = engine.bank()
     above = teacher_forcing_judge.judge(quiet, engine.record(engine.logit_error(2.5 * expected)))
-    assert above.verdict == teacher_forcing_judge.FAILED
+    assert above.verdict == teacher_forcing_verdict.FAILED
 
 
 # --- limits -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as teacher_forcing_judge
+from ansible.module_utils.sparklanes.quality.teacher_forcing import verdict as teacher_forcing_verdict
 from noisy_engine import Fault, NoisyEngine
 
 RUNS = int(os.environ.get("SPARKLANES_SIMULATIONS", "6"))
@@ -20,7 +21,7 @@ def test_no_false_alarms() -> None:
     for seed in range(RUNS):
         engine = NoisyEngine(seed)
         verdict = teacher_forcing_judge.judge(engine.bank(2), engine.record())
-        assert verdict.verdict == teacher_forcing_judge.PASSED, (seed, verdict.reason)
+        assert verdict.verdict == teacher_forcing_verdict.PASSED, (seed, verdict.reason)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_each_fault_is_seen(fault: Callable[[NoisyEngine], Fault], check: str) -
     for seed in range(1000, 1000 + SOME):
         engine = NoisyEngine(seed)
         verdict = teacher_forcing_judge.judge(engine.bank(2), engine.record(fault(engine)))
-        assert verdict.verdict == teacher_forcing_judge.FAILED, seed
+        assert verdict.verdict == teacher_forcing_verdict.FAILED, seed
         assert check in {found.id for found in verdict.checks if found.status == "fail"}
 
 
@@ -49,5 +50,5 @@ def test_each_fault_is_seen(fault: Callable[[NoisyEngine], Fault], check: str) -
 def test_what_lies_below_the_limit_passes_and_the_report_says_so(size: float) -> None:
     engine = NoisyEngine(2000)
     verdict = teacher_forcing_judge.judge(engine.bank(2), engine.record(engine.logit_error(size)))
-    assert verdict.verdict == teacher_forcing_judge.PASSED
+    assert verdict.verdict == teacher_forcing_verdict.PASSED
     assert "from 0.080 nat up it would have failed" in verdict.reason

@@ -188,12 +188,12 @@ def probe_facts(module: AnsibleModule) -> list[dict[str, Any]] | None:
     return fabric_reach.run_pings(program, module.params["probes"]) if program else None
 
 
-def knock(module: AnsibleModule, end: dict[str, Any]) -> dict[str, Any]:
+def connect(module: AnsibleModule, end: dict[str, Any]) -> dict[str, Any]:
     """A rank that runs holds a connection to that port for all its life: then rank 0's running engine is not bothered."""
     _, text, _ = ask(module.run_command, ["ss", "-Htn", "state", "established"])
     if fabric_reach.established(text, end["address"], end["port"]):
         return {"outcome": "established", "error": ""}
-    found: dict[str, Any] = fabric_reach.knock(end["address"], end["port"], end["source"] or "", KNOCK_SECONDS)
+    found: dict[str, Any] = fabric_reach.connect(end["address"], end["port"], end["source"] or "", KNOCK_SECONDS)
     return found
 
 
@@ -250,7 +250,7 @@ def main() -> None:
     facts: dict[str, Any] = {"time": time.time()}
     end = params["master_port"]
     # Before anything that takes time: the others may come at any moment.
-    meeting = fabric_reach.Meeting(end["address"], end["port"]) if end and end["listen_for"] else None
+    listener = fabric_reach.Listener(end["address"], end["port"]) if end and end["listen_for"] else None
     docker, images = Docker(module.run_command), ImageStore(module.run_command, Path(params["root"], "images"))
     boxes: list[Container] = []
     try:
@@ -269,8 +269,8 @@ def main() -> None:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
     facts["listeners"] = listener_facts(module, boxes)
-    if end and not meeting:  # now, while rank 0 does what takes time
-        facts["master_port"] = knock(module, end)
+    if end and not listener:  # now, while rank 0 does what takes time
+        facts["master_port"] = connect(module, end)
     facts["gpu"] = gpu_seen(None if "error" in facts["docker"] else boxes)
     facts["memory"] = parse_meminfo(Path("/proc/meminfo").read_text(encoding="utf-8"))
     try:
@@ -287,8 +287,8 @@ def main() -> None:
     kept = (store.spec(good), store.manifest(good)) if good else (None, None)
     facts["last_good"] = {"manifest": kept[1], "api": kept[0]["api"]} if kept[0] and kept[1] else {}
     facts["image_conf"] = image_conf(module, docker, facts["image"]["name"]) if facts["image"] else None
-    if meeting:
-        facts["master_port"] = meeting.meet(end["listen_for"], MEET_SECONDS)
+    if listener:
+        facts["master_port"] = listener.accept(end["listen_for"], MEET_SECONDS)
     module.exit_json(changed=False, readiness=facts)
 
 

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the possible paths the fabric takes. One answer, or an error that names what was in the way."""
+"""Which of the possible rails the fabric takes. One answer, or an error that names what was in the way."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from ansible.module_utils.sparklanes.fabric.devices import Node
 from ansible.module_utils.sparklanes.fabric.nccl import pci_order
 from ansible.module_utils.sparklanes.fabric.options import Address, Network, Options
-from ansible.module_utils.sparklanes.fabric.ports import QUIET, Path, Problem, Seat
+from ansible.module_utils.sparklanes.fabric.ports import QUIET, Candidate, Problem, Rail
 
 CIDR_REMEDY = "Set fabric_cidr to the network(s) of the fabric, for example [192.168.100.0/24, 192.168.101.0/24]"
-_MEND = {
+_REMEDIES = {
     "PORT_DOWN": "Plug the QSFP cable at both ends and set the link up (ip link set DEV up)",
     "IB_MODE": "Set the port to Ethernet (mlxconfig -d PCI set LINK_TYPE_P1=2) and reboot",
     "NO_IPV4": "Give its network device a static IPv4 address in netplan; without one NCCL silently uses fe80",
@@ -32,20 +32,22 @@ _MEND = {
 _UNKNOWN = "See why with `cat /sys/class/infiniband/DEV/ports/1/{state,link_layer}`"
 
 
-def mend(seat: Seat) -> str:
-    remedy = _MEND.get(seat.code, _UNKNOWN).replace("/infiniband/DEV", f"/infiniband/{seat.device.name}")
-    if seat.code in ("PORT_DOWN", "NETDEV_DOWN"):
-        return remedy.replace("DEV", seat.port.netdev or "DEV")
-    return remedy.replace("-d DEV", f"-d {seat.device.name}").replace("-d PCI", f"-d {seat.device.pci or seat.device.name}")
+def remedy_for(candidate: Candidate) -> str:
+    remedy = _REMEDIES.get(candidate.code, _UNKNOWN).replace("/infiniband/DEV", f"/infiniband/{candidate.device.name}")
+    if candidate.code in ("PORT_DOWN", "NETDEV_DOWN"):
+        return remedy.replace("DEV", candidate.port.netdev or "DEV")
+    return remedy.replace("-d DEV", f"-d {candidate.device.name}").replace(
+        "-d PCI", f"-d {candidate.device.pci or candidate.device.name}"
+    )
 
 
-SHOWN = 12  # paths in one message; the rest are in `candidates`
-Groups = dict[tuple[str, str], list[Seat]]
+SHOWN = 12  # rails in one message; the rest are in `candidates`
+Groups = dict[tuple[str, str], list[Candidate]]
 
 
 @dataclass
 class Choice:
-    paths: list[Path] = field(default_factory=list)
+    rails: list[Rail] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
@@ -54,12 +56,12 @@ class Choice:
         return self
 
 
-def _places(paths: Sequence[Path]) -> str:
-    shown = [f"{path.name} ({path.netdev.name}) {path.interface}" for path in paths[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else "")
+def _places(rails: Sequence[Rail]) -> str:
+    shown = [f"{rail.name} ({rail.netdev.name}) {rail.interface}" for rail in rails[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(rails) - SHOWN} more" if len(rails) > SHOWN else "")
 
 
-def choose(seats: Sequence[Seat], node: Node, options: Options) -> Choice:
+def choose(candidates: Sequence[Candidate], node: Node, options: Options) -> Choice:
     choice = Choice()
     if not node.devices:
         return _no_device(choice, node)
@@ -69,19 +71,19 @@ def choose(seats: Sequence[Seat], node: Node, options: Options) -> Choice:
             "`ip -d -j addr` gave nothing that can be read, and without addresses no GID can be checked",
             "Install iproute2 and run `ip -d -j addr` on the node",
         )
-    missing = [name for name in options.hcas if name not in {seat.device.name for seat in seats}]
+    missing = [name for name in options.hcas if name not in {candidate.device.name for candidate in candidates}]
     if missing:
-        have = ", ".join(seat.device.name for seat in seats)
+        have = ", ".join(candidate.device.name for candidate in candidates)
         choice.fail("HCA_MISSING", f"hcas names {', '.join(missing)}; this node has {have}", "Correct hcas for this host")
         return choice
-    if not any(seat.paths for seat in seats):
-        return _no_port(choice, seats)
-    _narrow(choice, seats, options)
-    picked = [] if choice.errors else _pick(choice, seats, options)
-    paths = [path for seat in picked if (path := _one_path(choice, seat, options))]
-    choice.paths = sorted(paths, key=lambda path: pci_order(path.device, path.port))
-    if choice.paths and not choice.errors:
-        _halves(choice, seats, options)
+    if not any(candidate.rails for candidate in candidates):
+        return _no_port(choice, candidates)
+    _narrow(choice, candidates, options)
+    picked = [] if choice.errors else _pick(choice, candidates, options)
+    rails = [rail for candidate in picked if (rail := _one_path(choice, candidate, options))]
+    choice.rails = sorted(rails, key=lambda rail: pci_order(rail.device, rail.port))
+    if choice.rails and not choice.errors:
+        _halves(choice, candidates, options)
     return choice
 
 
@@ -102,22 +104,22 @@ def _no_device(choice: Choice, node: Node) -> Choice:
     )
 
 
-def _no_port(choice: Choice, seats: Sequence[Seat]) -> Choice:
-    listed = "; ".join(f"{seat.label}: {seat.why}" for seat in seats) or "the devices have no ports"
-    active = [seat for seat in seats if seat.code not in QUIET or seat.code == "BOND_SLAVE"]
-    first = (active or list(seats))[:1]
-    remedy = mend(first[0]) if first else _UNKNOWN
+def _no_port(choice: Choice, candidates: Sequence[Candidate]) -> Choice:
+    listed = "; ".join(f"{candidate.label}: {candidate.why}" for candidate in candidates) or "the devices have no ports"
+    active = [candidate for candidate in candidates if candidate.code not in QUIET or candidate.code == "BOND_SLAVE"]
+    first = (active or list(candidates))[:1]
+    remedy = remedy_for(first[0]) if first else _UNKNOWN
     choice.fail("NO_USABLE_PORT", f"no RDMA port can carry the fabric: {listed}", remedy)
-    for seat in active:
-        choice.fail(seat.code, f"{seat.label}: {seat.why}", mend(seat))
+    for candidate in active:
+        choice.fail(candidate.code, f"{candidate.label}: {candidate.why}", remedy_for(candidate))
     return choice
 
 
-def _narrow(choice: Choice, seats: Sequence[Seat], options: Options) -> None:
-    """Drop the paths that are out of the question: outside fabric_cidr, another family, 169.254 beside routable."""
-    everything = [path for seat in seats for path in seat.paths]
+def _narrow(choice: Choice, candidates: Sequence[Candidate], options: Options) -> None:
+    """Drop the rails that are out of the question: outside fabric_cidr, another family, 169.254 beside routable."""
+    everything = [rail for candidate in candidates for rail in candidate.rails]
     if options.fabric_cidr:
-        kept = [path for path in everything if options.in_cidr(path.ip)]
+        kept = [rail for rail in everything if options.in_cidr(rail.ip)]
         if not kept:
             wanted = ", ".join(str(network) for network in options.fabric_cidr)
             choice.fail(
@@ -127,19 +129,19 @@ def _narrow(choice: Choice, seats: Sequence[Seat], options: Options) -> None:
             )
             return
         _unused(choice, kept, options)
-        _keep(seats, kept, "NOT_IN_CIDR", "none of its addresses is in fabric_cidr")
+        _keep(candidates, kept, "NOT_IN_CIDR", "none of its addresses is in fabric_cidr")
         everything = kept
-    family = 4 if any(path.ip.version == 4 for path in everything) else 6
-    kept = [path for path in everything if path.ip.version == family]
-    _keep(seats, kept, "NO_IPV4", "IPv6 only, while other ports have IPv4")
-    if any(not path.link_local for path in kept):
-        kept = [path for path in kept if not path.link_local]
-        _keep(seats, kept, "LINK_LOCAL_MIXED", "only a 169.254 address, while others have a routable one")
+    family = 4 if any(rail.ip.version == 4 for rail in everything) else 6
+    kept = [rail for rail in everything if rail.ip.version == family]
+    _keep(candidates, kept, "NO_IPV4", "IPv6 only, while other ports have IPv4")
+    if any(not rail.link_local for rail in kept):
+        kept = [rail for rail in kept if not rail.link_local]
+        _keep(candidates, kept, "LINK_LOCAL_MIXED", "only a 169.254 address, while others have a routable one")
 
 
-def _unused(choice: Choice, kept: Sequence[Path], options: Options) -> None:
+def _unused(choice: Choice, kept: Sequence[Rail], options: Options) -> None:
     for network in options.fabric_cidr:
-        if not any(path.ip.version == network.version and path.ip in network for path in kept):
+        if not any(rail.ip.version == network.version and rail.ip in network for rail in kept):
             choice.warnings.append(
                 Problem(
                     "CIDR_UNUSED",
@@ -149,27 +151,27 @@ def _unused(choice: Choice, kept: Sequence[Path], options: Options) -> None:
             )
 
 
-def _keep(seats: Sequence[Seat], kept: Sequence[Path], code: str, why: str) -> None:
+def _keep(candidates: Sequence[Candidate], kept: Sequence[Rail], code: str, why: str) -> None:
     left = set(kept)
-    for seat in seats:
-        if seat.paths:
-            seat.paths = [path for path in seat.paths if path in left]
-            if not seat.paths:
-                seat.refuse(code, why)
+    for candidate in candidates:
+        if candidate.rails:
+            candidate.rails = [rail for rail in candidate.rails if rail in left]
+            if not candidate.rails:
+                candidate.refuse(code, why)
 
 
-def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]:
-    """The seats of the QSFP port(s) that are the fabric."""
-    picked: list[Seat] = []
+def _pick(choice: Choice, candidates: Sequence[Candidate], options: Options) -> list[Candidate]:
+    """The candidates of the QSFP port(s) that are the fabric."""
+    picked: list[Candidate] = []
     groups: Groups = {}
-    for seat in seats:
-        if seat.paths:
-            groups.setdefault(seat.qsfp, []).append(seat)
-    everything = [seat for members in groups.values() for seat in members]
+    for candidate in candidates:
+        if candidate.rails:
+            groups.setdefault(candidate.qsfp, []).append(candidate)
+    everything = [candidate for members in groups.values() for candidate in members]
     if options.topology == "ring":
         picked = everything
         if len(groups) < 2:
-            only = _places([path for seat in everything for path in seat.paths])
+            only = _places([rail for candidate in everything for rail in candidate.rails])
             choice.fail("RING_PORTS", f"a ring needs two QSFP ports with addresses, here is {only}", "Cable both ports")
     elif options.fabric_cidr or len(groups) == options.ports_wanted:
         picked = everything
@@ -183,19 +185,19 @@ def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]
             f"{len(groups)} QSFP ports could be the fabric: {_ports(groups)}",
             f"{CIDR_REMEDY}; topology: ring if every port is meant",
         )
-    ports = {seat.qsfp for seat in picked}
+    ports = {candidate.qsfp for candidate in picked}
     if not picked or choice.errors:
         return []
     if options.ports_wanted is not None and len(ports) != options.ports_wanted:
-        found = _places([path for seat in picked for path in seat.paths])
+        found = _places([rail for candidate in picked for rail in candidate.rails])
         choice.fail(
             "PORTS_WANTED",
             f"ports_wanted is {options.ports_wanted}, the fabric has {len(ports)} QSFP port(s) here: {found}",
             "Cable and address the missing port, narrow fabric_cidr, or correct ports_wanted",
         )
     elif len(ports) > 1 and options.topology != "ring" and options.ports_wanted is None:
-        hardware = [seat for seat in picked if seat.device.kind != "soft"]
-        if len({seat.qsfp for seat in hardware}) > 1:
+        hardware = [candidate for candidate in picked if candidate.device.kind != "soft"]
+        if len({candidate.qsfp for candidate in hardware}) > 1:
             choice.warnings.append(
                 Problem(
                     "SECOND_CABLE",
@@ -207,21 +209,21 @@ def _pick(choice: Choice, seats: Sequence[Seat], options: Options) -> list[Seat]
 
 
 def _ports(groups: Groups) -> str:
-    return "; ".join(_places([path for seat in members for path in seat.paths]) for members in groups.values())
+    return "; ".join(_places([rail for candidate in members for rail in candidate.rails]) for members in groups.values())
 
 
 def _others(groups: Groups, options: Options) -> list[Address]:
     """The peers without this node: the list may be that of the whole fleet."""
-    own = {path.ip for members in groups.values() for seat in members for path in seat.paths}
+    own = {rail.ip for members in groups.values() for candidate in members for rail in candidate.rails}
     return [peer for peer in options.peers if peer not in own]
 
 
-def _by_peers(choice: Choice, groups: Groups, peers: Sequence[Address]) -> list[Seat]:
+def _by_peers(choice: Choice, groups: Groups, peers: Sequence[Address]) -> list[Candidate]:
     """The QSFP port whose networks hold all peers."""
     holding = [
         members
         for members in groups.values()
-        if all(any(peer in path.network for seat in members for path in seat.paths) for peer in peers)
+        if all(any(peer in rail.network for candidate in members for rail in candidate.rails) for peer in peers)
     ]
     wanted = ", ".join(str(peer) for peer in peers)
     if not holding:
@@ -241,45 +243,47 @@ def _by_peers(choice: Choice, groups: Groups, peers: Sequence[Address]) -> list[
     return []
 
 
-def _one_path(choice: Choice, seat: Seat, options: Options) -> Path | None:
-    """The one path of a port: by fabric_cidr (already narrowed), by the peers, else they must be in one network."""
-    paths = seat.paths
-    if len({path.network for path in paths}) > 1 and options.peers:
-        near = [path for path in paths if any(peer in path.network for peer in options.peers)]
-        paths = near or paths
-    networks: list[Network] = list(dict.fromkeys(path.network for path in paths))
+def _one_path(choice: Choice, candidate: Candidate, options: Options) -> Rail | None:
+    """The one rail of a port: by fabric_cidr (already narrowed), by the peers, else they must be in one network."""
+    rails = candidate.rails
+    if len({rail.network for rail in rails}) > 1 and options.peers:
+        near = [rail for rail in rails if any(peer in rail.network for peer in options.peers)]
+        rails = near or rails
+    networks: list[Network] = list(dict.fromkeys(rail.network for rail in rails))
     if len(networks) > 1:
         choice.fail(
             "SEVERAL_NETWORKS",
-            f"{seat.label} has addresses in several networks: {_places(paths)}",
+            f"{candidate.label} has addresses in several networks: {_places(rails)}",
             CIDR_REMEDY,
         )
         return None
     # several in one network: the untagged one, then the one NCCL meets first
-    return min(paths, key=lambda path: (path.upper, path.gid.index))
+    return min(rails, key=lambda rail: (rail.upper, rail.gid.index))
 
 
-def _halves(choice: Choice, seats: Sequence[Seat], options: Options) -> None:
+def _halves(choice: Choice, candidates: Sequence[Candidate], options: Options) -> None:
     """Each chosen QSFP port must bring all its PCI halves: one alone gives half the bandwidth, silently."""
-    used = {(path.device.name, path.port.number) for path in choice.paths}
-    for qsfp in dict.fromkeys(seat.qsfp for seat in seats if (seat.device.name, seat.port.number) in used):
-        members = [seat for seat in seats if seat.qsfp == qsfp and seat.device.kind == "pf"]
-        mine = [seat for seat in members if (seat.device.name, seat.port.number) in used]
+    used = {(rail.device.name, rail.port.number) for rail in choice.rails}
+    for qsfp in dict.fromkeys(
+        candidate.qsfp for candidate in candidates if (candidate.device.name, candidate.port.number) in used
+    ):
+        members = [candidate for candidate in candidates if candidate.qsfp == qsfp and candidate.device.kind == "pf"]
+        mine = [candidate for candidate in members if (candidate.device.name, candidate.port.number) in used]
         if not mine:
             continue  # a virtual function that hcas names: its port's halves are not what was asked for
-        if any(path.netdev.kind == "bond" for path in choice.paths if path.device.name in {s.device.name for s in mine}):
+        if any(rail.netdev.kind == "bond" for rail in choice.rails if rail.device.name in {s.device.name for s in mine}):
             continue  # a bond's slaves are not halves of their own
-        lost = [seat for seat in members if seat not in mine]
-        here = ", ".join(seat.label for seat in mine)
-        for seat in lost:
+        lost = [candidate for candidate in members if candidate not in mine]
+        here = ", ".join(candidate.label for candidate in mine)
+        for candidate in lost:
             problem = Problem(
                 "HALF_MISSING",
-                f"{seat.label} is the other PCI half of the QSFP port of {here} and can't be used: {seat.why}. "
+                f"{candidate.label} is the other PCI half of the QSFP port of {here} and can't be used: {candidate.why}. "
                 "One half alone has half the bandwidth",
-                f"{mend(seat)}; or accept it with want_both_halves: false",
+                f"{remedy_for(candidate)}; or accept it with want_both_halves: false",
             )
             (choice.errors if options.want_both_halves else choice.warnings).append(problem)
-        if not lost and len({(seat.device.pci or "").rpartition(".")[0] for seat in mine}) == 1:
+        if not lost and len({(candidate.device.pci or "").rpartition(".")[0] for candidate in mine}) == 1:
             problem = Problem(
                 "HALF_ABSENT",
                 f"the QSFP port of {here} has one PCI half only; a Spark has two, each with half the bandwidth",

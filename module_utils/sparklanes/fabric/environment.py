@@ -14,7 +14,7 @@ from ansible.module_utils.sparklanes.fabric.choice import Choice
 from ansible.module_utils.sparklanes.fabric.devices import Interface, Node
 from ansible.module_utils.sparklanes.fabric.nccl import DYNAMIC_GID, MAX_DEVICES, MAX_NAME
 from ansible.module_utils.sparklanes.fabric.options import Network, Options
-from ansible.module_utils.sparklanes.fabric.ports import Path, Problem
+from ansible.module_utils.sparklanes.fabric.ports import Problem, Rail
 
 # In NCCL's lists , : ^ = have a meaning and blanks are part of a name; quotes, $ and \ don't survive env files.
 _UNSAFE = set(",:^=\"'`$\\#;")
@@ -32,22 +32,22 @@ def smallest_network(addresses: Sequence[ipaddress.IPv4Address | ipaddress.IPv6A
     return ipaddress.ip_network((addresses[0], width - (low ^ high).bit_length()), strict=False)
 
 
-def address_range(paths: Sequence[Path]) -> Network | None:
+def address_range(rails: Sequence[Rail]) -> Network | None:
     """NCCL_IB_ADDR_RANGE, wanted only where a chosen device has more than one address NCCL could take."""
-    networks = {path.network for path in paths}
-    if all(path.upper for path in paths) and len(networks) == 1:
+    networks = {rail.network for rail in rails}
+    if all(rail.upper for rail in rails) and len(networks) == 1:
         return networks.pop()  # one VLAN: its network, which doesn't change with the addresses
-    family = paths[0].ip.version
+    family = rails[0].ip.version
 
-    def rivals(path: Path) -> int:
+    def rivals(rail: Rail) -> int:
         return sum(
             1
-            for gid in path.port.gids.values()
+            for gid in rail.port.gids.values()
             if gid.version == 2 and (gid.ipv4 is not None) == (family == 4) and not gid.address.is_link_local
         )
 
-    if any(path.upper or rivals(path) > 1 for path in paths):
-        network = smallest_network([path.ip for path in paths])
+    if any(rail.upper or rivals(rail) > 1 for rail in rails):
+        network = smallest_network([rail.ip for rail in rails])
         return network if network.prefixlen else None  # /0 holds everything and says nothing
     return None
 
@@ -60,10 +60,10 @@ def pinned_index(choice: Choice, options: Options) -> int | None:
         return None
     # an address may stand in several v2 slots of a device
     sets = [
-        {g.index for g in path.port.gids.values() if (g.address, g.version, g.netdev) == (path.gid.address, 2, path.gid.netdev)}
-        for path in choice.paths
+        {g.index for g in rail.port.gids.values() if (g.address, g.version, g.netdev) == (rail.gid.address, 2, rail.gid.netdev)}
+        for rail in choice.rails
     ]
-    listed = ", ".join(f"{path.name} {min(indexes)}" for path, indexes in zip(choice.paths, sets, strict=True))
+    listed = ", ".join(f"{rail.name} {min(indexes)}" for rail, indexes in zip(choice.rails, sets, strict=True))
     common = set.intersection(*sets)
     if options.gid_index is not None and options.gid_index not in common:
         choice.fail("GID_INDEX_WRONG", f"gid_index is {options.gid_index}, right are {listed}", "Remove gid_index")
@@ -90,7 +90,7 @@ def pinned_index(choice: Choice, options: Options) -> int | None:
 
 def control_place(choice: Choice, node: Node, options: Options) -> tuple[str, Interface] | None:
     """The device and address of bootstrap, Gloo and the engine's own connections."""
-    first = choice.paths[0]
+    first = choice.rails[0]
     if options.control_ifname is None:
         if options.topology == "ring":
             choice.fail(
@@ -121,10 +121,10 @@ def socket_env(name: str) -> dict[str, str]:
 
 
 def roce_env(choice: Choice, ifname: str, index: int | None, options: Options) -> dict[str, str]:
-    paths = choice.paths
-    family = paths[0].ip.version
+    rails = choice.rails
+    family = rails[0].ip.version
     env = {
-        "NCCL_IB_HCA": "=" + ",".join(path.name for path in paths),
+        "NCCL_IB_HCA": "=" + ",".join(rail.name for rail in rails),
         "NCCL_IB_ADDR_FAMILY": "AF_INET" if family == 4 else "AF_INET6",
         "NCCL_IB_ROCE_VERSION_NUM": "2",
         **socket_env(ifname),
@@ -135,18 +135,18 @@ def roce_env(choice: Choice, ifname: str, index: int | None, options: Options) -
         env["NCCL_SOCKET_FAMILY"] = "AF_INET6"
     if index is not None:
         env["NCCL_IB_GID_INDEX"] = str(index)
-    span = address_range(paths) if index is None else None
+    span = address_range(rails) if index is None else None
     if span is not None:
         env["NCCL_IB_ADDR_RANGE"] = str(span)
     if options.strict:
         env["NCCL_NET"] = "IB"  # no device then stops NCCL, instead of sockets without a word
     if options.topology == "ring":
         env |= {"NCCL_IB_MERGE_NICS": "0", "NCCL_IB_SUBNET_AWARE_ROUTING": "1", "NCCL_NET_PLUGIN": "none"}
-        lengths = {path.network.prefixlen for path in paths}
+        lengths = {rail.network.prefixlen for rail in rails}
         if len(lengths) > 1:
             choice.fail(
                 "RING_PREFIX",
-                f"the ring's networks have different prefix lengths: {', '.join(str(path.network) for path in paths)}",
+                f"the ring's networks have different prefix lengths: {', '.join(str(rail.network) for rail in rails)}",
                 "Give every link of the ring a network of the same size",
             )
         elif lengths != {24}:
@@ -156,16 +156,16 @@ def roce_env(choice: Choice, ifname: str, index: int | None, options: Options) -
 
 def check_names(choice: Choice, ifname: str) -> None:
     """Names go into lists whose separators can't be quoted: refuse what NCCL would read differently."""
-    for name in dict.fromkeys([*(path.device.name for path in choice.paths), ifname]):
+    for name in dict.fromkeys([*(rail.device.name for rail in choice.rails), ifname]):
         if unsafe(name):
             choice.fail(
                 "NAME_UNSAFE",
                 f"the name {name!r} holds a character that has a meaning in NCCL's lists or can't stand in a variable",
                 "Rename the device with udev (letters, digits, . _ -)",
             )
-    if len(choice.paths) > MAX_DEVICES:
+    if len(choice.rails) > MAX_DEVICES:
         choice.fail(
             "TOO_MANY_HCAS",
-            f"{len(choice.paths)} devices were chosen, NCCL knows {MAX_DEVICES}",
+            f"{len(choice.rails)} devices were chosen, NCCL knows {MAX_DEVICES}",
             "Narrow fabric_cidr, or list the devices in hcas",
         )

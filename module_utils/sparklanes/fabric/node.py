@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.fabric.choice import Choice, choose, mend
+from ansible.module_utils.sparklanes.fabric.choice import Choice, choose, remedy_for
 from ansible.module_utils.sparklanes.fabric.devices import Interface, Netdev, Node
 from ansible.module_utils.sparklanes.fabric.environment import (
     check_names,
@@ -25,9 +25,9 @@ from ansible.module_utils.sparklanes.fabric.nccl import simulate
 from ansible.module_utils.sparklanes.fabric.options import Options
 from ansible.module_utils.sparklanes.fabric.ports import (
     QUIET,
-    Path,
+    Candidate,
     Problem,
-    Seat,
+    Rail,
     judge_ports,
     to_candidate,
 )
@@ -39,7 +39,7 @@ def _prove(choice: Choice, node: Node, env: Mapping[str, str], options: Options)
     outcome: dict[str, Any] = simulate(node, env, options.nccl_version)
     rows = outcome["devices"]
     got = [(row["hca"], row["port"]) for row in rows]
-    want = [(path.device.name, path.port.number) for path in choice.paths]
+    want = [(rail.device.name, rail.port.number) for rail in choice.rails]
     if got != want:
         used = ", ".join(f"{name}:{port}" for name, port in got) or "no device"
         choice.fail(
@@ -48,42 +48,44 @@ def _prove(choice: Choice, node: Node, env: Mapping[str, str], options: Options)
             "This is a case that the rules don't know: please report it with the module's result",
         )
         return outcome
-    for path, row in zip(choice.paths, rows, strict=True):
-        gid = path.port.gids.get(row["gid_index"])
-        if gid is None or (gid.address, gid.version, gid.netdev) != (path.gid.address, 2, path.gid.netdev):
+    for rail, row in zip(choice.rails, rows, strict=True):
+        gid = rail.port.gids.get(row["gid_index"])
+        if gid is None or (gid.address, gid.version, gid.netdev) != (rail.gid.address, 2, rail.gid.netdev):
             what = f"GID {row['gid_index']} ({row['ipv4'] or row['gid'] or 'empty'}, {row['netdev'] or 'no device'})"
             choice.fail(
                 "NCCL_CHOICE",
-                f"on {path.name} NCCL would use {what} instead of GID {path.gid.index} ({path.ip}, {path.netdev.name}), "
+                f"on {rail.name} NCCL would use {what} instead of GID {rail.gid.index} ({rail.ip}, {rail.netdev.name}), "
                 f"and no NCCL_IB_ADDR_RANGE fits all chosen devices",
                 "Remove the other address from that device or move it, or set gid_policy: pin_per_node",
             )
     return outcome
 
 
-def _rail(path: Path) -> dict[str, Any]:
-    rail: dict[str, Any] = {
-        "hca": path.device.name,
-        "port": path.port.number,
-        "netdev": path.netdev.name,
-        "ipv4": str(path.ip) if path.ip.version == 4 else None,
-        "network": str(path.network),
-        "mtu": path.netdev.mtu,
-        "gid_index": path.gid.index,
+def _described(rail: Rail) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "hca": rail.device.name,
+        "port": rail.port.number,
+        "netdev": rail.netdev.name,
+        "ipv4": str(rail.ip) if rail.ip.version == 4 else None,
+        "network": str(rail.network),
+        "mtu": rail.netdev.mtu,
+        "gid_index": rail.gid.index,
     }
-    return rail if path.ip.version == 4 else {**rail, "ipv6": str(path.ip)}
+    return row if rail.ip.version == 4 else {**row, "ipv6": str(rail.ip)}
 
 
-def _left_over(seats: Sequence[Seat], choice: Choice) -> None:
+def _left_over(candidates: Sequence[Candidate], choice: Choice) -> None:
     """Warn of ports that aren't used though they look as if they were meant, and of dead GIDs on those that are."""
     said = " ".join(problem.message for problem in choice.errors + choice.warnings)
-    for seat in seats:
-        if seat.code and seat.code not in QUIET and f"{seat.label}" not in said:
-            choice.warnings.append(Problem(seat.code, f"{seat.label} is not used: {seat.why}", mend(seat)))
-        elif seat.paths and (dead := [*seat.stale, *seat.unreadable]):
-            code = "GID_STALE" if seat.stale else "GID_UNREADABLE"
+    for candidate in candidates:
+        if candidate.code and candidate.code not in QUIET and f"{candidate.label}" not in said:
+            choice.warnings.append(
+                Problem(candidate.code, f"{candidate.label} is not used: {candidate.why}", remedy_for(candidate))
+            )
+        elif candidate.rails and (dead := [*candidate.stale, *candidate.unreadable]):
+            code = "GID_STALE" if candidate.stale else "GID_UNREADABLE"
             indexes = ", ".join(str(gid.index) for gid in dead)
-            message = f"{seat.label} has GIDs that don't match its addresses: {indexes}"
+            message = f"{candidate.label} has GIDs that don't match its addresses: {indexes}"
             choice.warnings.append(Problem(code, message, "Set the network device down and up when nothing runs"))
 
 
@@ -108,7 +110,7 @@ def _conf(choice: Choice, node: Node, env: Mapping[str, str], outcome: Mapping[s
         return None
     result = simulate(node, {**added, **env}, options.nccl_version)
     differs = result != outcome
-    files = ", ".join(path for path, settings in node.conf if settings)
+    files = ", ".join(file for file, settings in node.conf if settings)
     listed = ", ".join(f"{key}={value}" for key, value in added.items())
     effect = "and changes what NCCL uses on the host" if differs else "and changes neither device nor GID"
     overridden = ", ".join(key for key in added if key in env and env[key] != added[key])
@@ -124,28 +126,28 @@ def _conf(choice: Choice, node: Node, env: Mapping[str, str], outcome: Mapping[s
 
 
 def _roce(node: Node, options: Options) -> dict[str, Any]:
-    seats = judge_ports(node, options)
-    choice = choose(seats, node, options)
+    candidates = judge_ports(node, options)
+    choice = choose(candidates, node, options)
     env: dict[str, str] = {}
     control: tuple[str, Interface] | None = None
     outcome = conf = None
-    if choice.paths and not choice.errors:
+    if choice.rails and not choice.errors:
         control = control_place(choice, node, options)
         index = pinned_index(choice, options)
-        check_names(choice, control[0] if control else choice.paths[0].netdev.name)
+        check_names(choice, control[0] if control else choice.rails[0].netdev.name)
         if control and not choice.errors:
             env = roce_env(choice, control[0], index, options)
             outcome = _prove(choice, node, env, options)
             conf = _conf(choice, node, env, outcome, options)
             _bootstrap(choice, outcome, control[0], str(control[1].ip))
-    if choice.paths:
-        choice.warnings += hardware_warnings(choice.paths, node.rules)
-        _left_over(seats, choice)
-    used = {(path.device.name, path.port.number) for path in choice.paths}
-    rails = [_rail(path) for path in choice.paths]
-    candidates = [to_candidate(seat, node, (seat.device.name, seat.port.number) in used) for seat in seats]
+    if choice.rails:
+        choice.warnings += hardware_warnings(choice.rails, node.rules)
+        _left_over(candidates, choice)
+    used = {(rail.device.name, rail.port.number) for rail in choice.rails}
+    rails = [_described(rail) for rail in choice.rails]
+    judged = [to_candidate(candidate, node, (candidate.device.name, candidate.port.number) in used) for candidate in candidates]
     nccl = {"with_env": outcome, "without_env": simulate(node, {}, options.nccl_version), "with_conf": conf}
-    return _result(options, choice, candidates, rails, env, control, nccl)
+    return _result(options, choice, judged, rails, env, control, nccl)
 
 
 def _result(

@@ -95,7 +95,7 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class Rail:
     """One way over one port: a RoCE v2 GID whose address is on its network device now."""
 
     device: Device
@@ -129,13 +129,13 @@ class Path:
 
 
 @dataclass(eq=False)
-class Seat:
-    """A port, judged: its paths, or the code and the words why it has none."""
+class Candidate:
+    """A port, judged: its rails, or the code and the words why it has none."""
 
     device: Device
     port: Port
     qsfp: tuple[str, str] = ("", "")
-    paths: list[Path] = field(default_factory=list)
+    rails: list[Rail] = field(default_factory=list)
     code: str = ""
     why: str = ""
     stale: list[Gid] = field(default_factory=list)
@@ -149,32 +149,32 @@ class Seat:
     def label(self) -> str:
         return f"{self.name} ({self.port.netdev or 'no network device'})"
 
-    def refuse(self, code: str, why: str) -> Seat:
-        self.code, self.why, self.paths = code, why, []
+    def refuse(self, code: str, why: str) -> Candidate:
+        self.code, self.why, self.rails = code, why, []
         return self
 
 
-def _reject(seat: Seat, node: Node, options: Options) -> bool:
+def _reject(candidate: Candidate, node: Node, options: Options) -> bool:
     """Refuse a port for what it is, before any address is looked at."""
-    device, port = seat.device, seat.port
+    device, port = candidate.device, candidate.port
     listed = device.name in options.hcas
     if options.hcas and not listed:
-        seat.refuse("NOT_LISTED", "not in hcas")
+        candidate.refuse("NOT_LISTED", "not in hcas")
     elif device.node_type not in (None, 1):
-        seat.refuse("IWARP", f"node_type {device.node_type} is no RoCE channel adapter")
+        candidate.refuse("IWARP", f"node_type {device.node_type} is no RoCE channel adapter")
     elif port.link_layer == "InfiniBand":
-        seat.refuse("IB_MODE", "link_layer InfiniBand")
+        candidate.refuse("IB_MODE", "link_layer InfiniBand")
     elif port.link_layer != "Ethernet":
-        seat.refuse("LINK_LAYER", f"link_layer {port.link_layer!r}")
+        candidate.refuse("LINK_LAYER", f"link_layer {port.link_layer!r}")
     elif device.kind == "soft" and not options.allow_soft:
-        seat.refuse("SOFT_DEVICE", "software RDMA, and allow_soft is false")
+        candidate.refuse("SOFT_DEVICE", "software RDMA, and allow_soft is false")
     elif device.kind in ("vf", "sf") and not listed:
-        seat.refuse("VIRTUAL_FUNCTION", f"a {device.kind.upper()}, used only when hcas names it")
+        candidate.refuse("VIRTUAL_FUNCTION", f"a {device.kind.upper()}, used only when hcas names it")
     elif bond := _bond_over(port, node):
-        seat.refuse("BOND_SLAVE", f"slave of {bond}")
+        candidate.refuse("BOND_SLAVE", f"slave of {bond}")
     elif port.state != ACTIVE:
-        seat.refuse("PORT_DOWN", f"port {port.state_text}, link {port.phys_state}")
-    return bool(seat.code)
+        candidate.refuse("PORT_DOWN", f"port {port.state_text}, link {port.phys_state}")
+    return bool(candidate.code)
 
 
 def _bond_over(port: Port, node: Node) -> str | None:
@@ -183,20 +183,20 @@ def _bond_over(port: Port, node: Node) -> str | None:
     return master.name if master and master.kind == "bond" else None
 
 
-def _paths(seat: Seat, node: Node, options: Options) -> None:
+def _paths(candidate: Candidate, node: Node, options: Options) -> None:
     """Every RoCE v2 GID with an address that is really there; what was in the way otherwise."""
     v1_only = ipv6 = down = False
-    for gid in seat.port.gids.values():
+    for gid in candidate.port.gids.values():
         address: Address = gid.ipv4 or gid.address
         if address.is_loopback or address.is_multicast or (address.version == 6 and address.is_link_local):
             continue
         if gid.version is None or gid.netdev is None:
-            seat.unreadable.append(gid)
+            candidate.unreadable.append(gid)
             continue
         netdev = node.netdevs.get(gid.netdev)
         interface = netdev.interface(address) if netdev else None
         if netdev is None or interface is None:
-            seat.stale.append(gid)
+            candidate.stale.append(gid)
         elif netdev.up is False or netdev.operstate in LINK_DOWN:
             down = True
         elif address.version == 6 and not options.allow_ipv6:
@@ -204,65 +204,65 @@ def _paths(seat: Seat, node: Node, options: Options) -> None:
         elif gid.version == 1:
             v1_only = True
         else:
-            seat.paths.append(Path(seat.device, seat.port, gid, netdev, interface))
-    if seat.paths:
+            candidate.rails.append(Rail(candidate.device, candidate.port, gid, netdev, interface))
+    if candidate.rails:
         return
-    if seat.unreadable:
-        listed = ", ".join(str(gid.index) for gid in seat.unreadable)
-        seat.refuse("GID_UNREADABLE", f"type or network device of GID {listed} can't be read")
-    elif seat.stale:
-        listed = ", ".join(f"{gid.index} ({gid.ipv4 or gid.address} on {gid.netdev})" for gid in seat.stale)
-        seat.refuse("GID_STALE", f"GID {listed}: that network device doesn't have the address")
+    if candidate.unreadable:
+        listed = ", ".join(str(gid.index) for gid in candidate.unreadable)
+        candidate.refuse("GID_UNREADABLE", f"type or network device of GID {listed} can't be read")
+    elif candidate.stale:
+        listed = ", ".join(f"{gid.index} ({gid.ipv4 or gid.address} on {gid.netdev})" for gid in candidate.stale)
+        candidate.refuse("GID_STALE", f"GID {listed}: that network device doesn't have the address")
     elif down:
-        seat.refuse("NETDEV_DOWN", "the network device of its address is down")
+        candidate.refuse("NETDEV_DOWN", "the network device of its address is down")
     elif v1_only:
-        seat.refuse("V1_ONLY", "no RoCE v2 GID, only v1")
+        candidate.refuse("V1_ONLY", "no RoCE v2 GID, only v1")
     elif ipv6:
-        seat.refuse("IPV6_ONLY", "IPv6 addresses only, and allow_ipv6 is false")
+        candidate.refuse("IPV6_ONLY", "IPv6 addresses only, and allow_ipv6 is false")
     else:
-        seat.refuse("NO_IPV4", "link up, no IPv4 address")
+        candidate.refuse("NO_IPV4", "link up, no IPv4 address")
 
 
-def _group(seats: Sequence[Seat], node: Node) -> None:
-    """Name each seat's QSFP port: (sys_image_guid, physical port). Never a PCI slot, never a device name.
+def _group(candidates: Sequence[Candidate], node: Node) -> None:
+    """Name each candidate's QSFP port: (sys_image_guid, physical port). Never a PCI slot, never a device name.
 
     The physical port is phys_port_name where every device of the card has one, else the PCI function.
     """
-    cards: dict[str, list[Seat]] = {}
-    for seat in seats:
-        cards.setdefault(seat.device.sys_image_guid, []).append(seat)
+    cards: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        cards.setdefault(candidate.device.sys_image_guid, []).append(candidate)
     for guid, members in cards.items():
-        ports = [_physical(seat, node) for seat in members]
-        named = all(port for seat, port in zip(members, ports, strict=True) if seat.device.kind == "pf")
-        for seat, port in zip(members, ports, strict=True):
-            function = (seat.device.pci or "").rpartition(".")[2]
+        ports = [_physical(candidate, node) for candidate in members]
+        named = all(port for candidate, port in zip(members, ports, strict=True) if candidate.device.kind == "pf")
+        for candidate, port in zip(members, ports, strict=True):
+            function = (candidate.device.pci or "").rpartition(".")[2]
             place = port if named else (function or None)
-            if seat.device.kind == "soft" or not guid.strip("0: ") or place is None:
-                seat.qsfp = (seat.device.name, str(seat.port.number))  # nothing is known about siblings
+            if candidate.device.kind == "soft" or not guid.strip("0: ") or place is None:
+                candidate.qsfp = (candidate.device.name, str(candidate.port.number))  # nothing is known about siblings
             else:
                 # two ports of one function (not on a Spark) are two QSFP ports
-                seat.qsfp = (guid, str(place) if seat.port.number == 1 else f"{place}:{seat.port.number}")
+                candidate.qsfp = (guid, str(place) if candidate.port.number == 1 else f"{place}:{candidate.port.number}")
 
 
-def _physical(seat: Seat, node: Node) -> str | None:
-    netdev = node.netdevs.get(seat.port.base or seat.port.netdev or "")
+def _physical(candidate: Candidate, node: Node) -> str | None:
+    netdev = node.netdevs.get(candidate.port.base or candidate.port.netdev or "")
     match = re.fullmatch(r"p([0-9]{1,3})", netdev.phys_port_name) if netdev and netdev.phys_port_name else None
     return match.group(1) if match else None
 
 
-def judge_ports(node: Node, options: Options) -> list[Seat]:
+def judge_ports(node: Node, options: Options) -> list[Candidate]:
     order = sorted(node.ports(), key=lambda item: pci_order(*item))
-    seats = [Seat(device, port) for device, port in order]
-    _group(seats, node)
-    for seat in seats:
-        if not _reject(seat, node, options):
-            _paths(seat, node, options)
-    return seats
+    candidates = [Candidate(device, port) for device, port in order]
+    _group(candidates, node)
+    for candidate in candidates:
+        if not _reject(candidate, node, options):
+            _paths(candidate, node, options)
+    return candidates
 
 
-def to_candidate(seat: Seat, node: Node, chosen: bool) -> dict[str, Any]:
+def to_candidate(candidate: Candidate, node: Node, chosen: bool) -> dict[str, Any]:
     """A judged port as plain data: every port of the node is in the result, used or not."""
-    device, port = seat.device, seat.port
+    device, port = candidate.device, candidate.port
     netdev = node.netdevs.get(port.netdev or "")
     return {
         "dev": device.name,
@@ -280,13 +280,13 @@ def to_candidate(seat: Seat, node: Node, chosen: bool) -> dict[str, Any]:
         "pci": device.pci,
         "pcie_speed": device.pcie_speed,
         "pcie_width": device.pcie_width,
-        "phys_port": seat.qsfp[1] if device.kind != "soft" else None,
+        "phys_port": candidate.qsfp[1] if device.kind != "soft" else None,
         "sys_image_guid": device.sys_image_guid,
         "firmware": device.firmware,
         "hca_type": device.hca_type,
         "gids": [gid.to_dict() for gid in port.gids.values()],
-        "addresses": [str(path.interface) for path in seat.paths],
+        "addresses": [str(rail.interface) for rail in candidate.rails],
         "chosen": chosen,
-        "code": seat.code or None,
-        "why": seat.why or None,
+        "code": candidate.code or None,
+        "why": candidate.why or None,
     }

@@ -150,8 +150,8 @@ def complaint(text: str) -> str:
     return next((line for line in lines if wanted.search(line) and "packets transmitted" not in line), "")[:200]
 
 
-class Meeting:
-    """Rank 0's end of the port. Connections wait in the kernel's queue until `meet` looks at them."""
+class Listener:
+    """Rank 0's end of the port. Connections wait in the kernel's queue until `accept` looks at them."""
 
     def __init__(self, address: str, port: int) -> None:
         self.error, self._socket = "", None
@@ -161,7 +161,7 @@ class Meeting:
         except (OSError, OverflowError) as error:
             self.error = str(error)
 
-    def meet(self, wanted: int, seconds: float) -> dict[str, Any]:
+    def accept(self, wanted: int, seconds: float) -> dict[str, Any]:
         """Wait until that many addresses have connected, no longer than `seconds`."""
         if self._socket is None:
             return {"listened": False, "error": self.error, "met": []}
@@ -183,7 +183,7 @@ class Meeting:
         return {"listened": True, "error": "", "met": met}
 
 
-def knock(address: str, port: int, source: str, seconds: float) -> dict[str, Any]:
+def connect(address: str, port: int, source: str, seconds: float) -> dict[str, Any]:
     """Connect to the port, again while it is refused: rank 0 may only begin to listen. {outcome, error}"""
     end = time.monotonic() + seconds
     while True:

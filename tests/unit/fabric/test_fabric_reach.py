@@ -202,31 +202,31 @@ def port() -> int:
 
 
 def test_a_worker_meets_rank_0_and_leaves_the_port_free(port: int) -> None:
-    meeting = fabric_reach.Meeting("127.0.0.1", port)
-    assert fabric_reach.knock("127.0.0.1", port, "127.0.0.1", 5) == {"outcome": "accepted", "error": ""}
-    assert meeting.meet(1, 5) == {"listened": True, "error": "", "met": ["127.0.0.1"]}
+    listener = fabric_reach.Listener("127.0.0.1", port)
+    assert fabric_reach.connect("127.0.0.1", port, "127.0.0.1", 5) == {"outcome": "accepted", "error": ""}
+    assert listener.accept(1, 5) == {"listened": True, "error": "", "met": ["127.0.0.1"]}
     with socket.socket() as plain:  # even for an engine that would not reuse an address
         plain.bind(("127.0.0.1", port))
 
 
 def test_a_worker_that_comes_before_rank_0_waits_for_it(port: int) -> None:
     found: dict[str, Any] = {}
-    worker = threading.Thread(target=lambda: found.update(fabric_reach.knock("127.0.0.1", port, "", 10)))
+    worker = threading.Thread(target=lambda: found.update(fabric_reach.connect("127.0.0.1", port, "", 10)))
     worker.start()
-    assert fabric_reach.Meeting("127.0.0.1", port).meet(1, 10)["met"] == ["127.0.0.1"]
+    assert fabric_reach.Listener("127.0.0.1", port).accept(1, 10)["met"] == ["127.0.0.1"]
     worker.join()
     assert found["outcome"] == "accepted"
 
 
 def test_nobody_there(port: int) -> None:
-    assert fabric_reach.knock("127.0.0.1", port, "", 0.1)["outcome"] == "refused"
-    assert fabric_reach.Meeting("127.0.0.1", port).meet(1, 0.1) == {"listened": True, "error": "", "met": []}
-    assert fabric_reach.knock("127.0.0.1", port, "192.0.2.1", 0.1)["outcome"] == "failed", "an address that is not ours"
+    assert fabric_reach.connect("127.0.0.1", port, "", 0.1)["outcome"] == "refused"
+    assert fabric_reach.Listener("127.0.0.1", port).accept(1, 0.1) == {"listened": True, "error": "", "met": []}
+    assert fabric_reach.connect("127.0.0.1", port, "192.0.2.1", 0.1)["outcome"] == "failed", "an address that is not ours"
 
 
 def test_a_held_port_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
-        told = fabric_reach.Meeting("127.0.0.1", held.getsockname()[1]).meet(1, 1)
+        told = fabric_reach.Listener("127.0.0.1", held.getsockname()[1]).accept(1, 1)
     assert told["listened"] is False
     assert "in use" in told["error"]
 

@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sandbox.host import WANTED_NOFILE, WANTED_NPROC, Host, Workarounds, gateway, limit
+from sandbox.host import Host, Workarounds, gateway
 from sandbox.layout import Clone, write_atomically
 from sandbox.leftovers import roots_in
+from sandbox.limits import ulimits
 from sandbox.shell import SandboxError, attempt, capture
 
 
@@ -152,8 +153,8 @@ class Podman(Containers):
         if self.workarounds.no_pids_limit:
             lines += ["pids_limit = 0"]
         if self.workarounds.own_limits:
-            nofile, nproc = limit(self.host.nofile, WANTED_NOFILE), limit(self.host.nproc, WANTED_NPROC)
-            lines += [f'default_ulimits = ["nofile={nofile}:{nofile}", "nproc={nproc}:{nproc}"]']
+            asked = ", ".join(f'"{name}={value}:{value}"' for name, value in ulimits(self.host.limits).items())
+            lines += [f"default_ulimits = [{asked}]"]
         lines += ["[engine]", 'runtime = "crun"', 'events_logger = "file"', f'tmp_dir = "{self.clone.run}/libpod"']
         if self.workarounds.cgroupfs:
             lines += ['cgroup_manager = "cgroupfs"']

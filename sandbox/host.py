@@ -8,18 +8,15 @@ import ipaddress
 import json
 import os
 import re
-import resource
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.limits import LimitFacts, hard_limits, is_first_user_namespace, ulimits
 from sandbox.shell import SandboxError, attempt, capture
 
 CAP_SYS_RESOURCE = 24
-# Docker's own default; where we may not raise limits, the machine's hard limit if that is lower.
-WANTED_NOFILE = 1048576
-WANTED_NPROC = 1048576
 
 
 @dataclass(frozen=True)
@@ -30,11 +27,9 @@ class Host:
     codename: str
     cgroups: str  # unified, hybrid or legacy
     controllers: frozenset[str]
-    capabilities: int
     systemd: bool
     nvidia: bool
-    nofile: int
-    nproc: int
+    limits: LimitFacts
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Workarounds:
     private_cgroup2: bool  # a mount namespace whose /sys/fs/cgroup is cgroup2
     cgroupfs: bool  # no systemd to ask for cgroups
     no_pids_limit: bool  # the pids controller is not there to be set
-    own_limits: bool  # rlimits above ours are refused
+    own_limits: bool  # podman's default limits are refused
     emulated_memlock_runc: bool  # ... inside the nodes, too
     emulated_no_gpu_hook: bool  # makes the nodes' Docker accept --gpus where there is no GPU
 
@@ -93,16 +88,28 @@ def detect(root: Path = Path("/")) -> Host:
     if hierarchy is not None:
         listed = root / str(hierarchy).lstrip("/") / "cgroup.controllers"
         controllers = frozenset(listed.read_text().split()) if listed.exists() else frozenset()
+    capabilities = effective_capabilities((root / "proc/self/status").read_text())
     return Host(
         distribution=distribution,
         codename=codename,
         cgroups=cgroup_layout(mounts),
         controllers=controllers,
-        capabilities=effective_capabilities((root / "proc/self/status").read_text()),
         systemd=(root / "run/systemd/system").is_dir(),
         nvidia=(root / "dev/nvidiactl").exists(),
-        nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        nproc=resource.getrlimit(resource.RLIMIT_NPROC)[1],
+        limits=limit_facts(root, capabilities),
+    )
+
+
+def limit_facts(root: Path, capabilities: int) -> LimitFacts:
+    own = hard_limits((root / "proc/self/limits").read_text())
+    return LimitFacts(
+        nofile=own["Max open files"],
+        nproc=own["Max processes"],
+        nr_open=int((root / "proc/sys/fs/nr_open").read_text()),
+        pid_max=int((root / "proc/sys/kernel/pid_max").read_text()),
+        threads_max=int((root / "proc/sys/kernel/threads-max").read_text()),
+        may_raise=bool(capabilities >> CAP_SYS_RESOURCE & 1)
+        and is_first_user_namespace((root / "proc/self/uid_map").read_text()),
     )
 
 
@@ -112,20 +119,14 @@ def needed(host: Host) -> Workarounds:
             "This machine mounts no cgroup2 tree at all, and systemd in a container needs one. "
             "Boot with systemd.unified_cgroup_hierarchy=1, or use another machine."
         )
-    limited = not host.capabilities >> CAP_SYS_RESOURCE & 1
     return Workarounds(
         private_cgroup2=host.cgroups == "hybrid",
         cgroupfs=not host.systemd or host.cgroups == "hybrid",
         no_pids_limit="pids" not in host.controllers,
-        own_limits=limited,
-        emulated_memlock_runc=limited,
+        own_limits=bool(ulimits(host.limits)),
+        emulated_memlock_runc=not host.limits.may_raise,
         emulated_no_gpu_hook=not host.nvidia,
     )
-
-
-def limit(hard: int, wanted: int) -> int:
-    """The limit to ask for where we may not raise our own."""
-    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
 # --- addresses

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import resource
 import struct
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from sandbox import (
     summary,
 )
 from sandbox.layout import Clone, State, content_key, read_state, write_atomically
+from sandbox.limits import UNLIMITED, LimitFacts
 from sandbox.shell import SandboxError
 
 RECORDED = FIXTURES / "sandbox"
@@ -48,12 +48,11 @@ ORDINARY = host.Host(
     codename="noble",
     cgroups="unified",
     controllers=frozenset({"cpu", "memory", "pids"}),
-    capabilities=(1 << 41) - 1,
     systemd=True,
     nvidia=False,
-    nofile=1048576,
-    nproc=resource.RLIM_INFINITY,
+    limits=LimitFacts(nofile=1048576, nproc=UNLIMITED, nr_open=1048576, pid_max=4194304, threads_max=254034, may_raise=True),
 )
+BOUND = replace(ORDINARY.limits, nofile=20000, nproc=96365, pid_max=32768, may_raise=False)
 NODES = {
     "spark-1": {"mgmt": "10.93.1.11", "fabric": "10.93.2.11"},
     "spark-2": {"mgmt": "10.93.1.12", "fabric": "10.93.2.12"},
@@ -86,7 +85,8 @@ def test_an_ordinary_machine_needs_no_workaround() -> None:
         ({"cgroups": "hybrid"}, {"private_cgroup2", "cgroupfs"}),
         ({"systemd": False}, {"cgroupfs"}),
         ({"controllers": frozenset({"cpu"})}, {"no_pids_limit"}),
-        ({"capabilities": 0x1FFFEFFFFFF}, {"own_limits", "emulated_memlock_runc"}),
+        ({"limits": BOUND}, {"own_limits", "emulated_memlock_runc"}),
+        ({"limits": replace(ORDINARY.limits, nr_open=65536)}, {"own_limits"}),
     ],
 )
 def test_each_workaround_has_its_own_reason(change: dict[str, Any], expected: set[str]) -> None:
@@ -108,6 +108,11 @@ def test_detect_reads_below_its_root(tmp_path: Path) -> None:
     for name, text in {
         "proc/self/mounts": (RECORDED / "mounts-hybrid.txt").read_text(),
         "proc/self/status": "CapEff:\t000001fffeffffff\n",
+        "proc/self/uid_map": "         0          0 4294967295\n",
+        "proc/self/limits": (RECORDED / "limits-bound.txt").read_text(),
+        "proc/sys/fs/nr_open": "1048576\n",
+        "proc/sys/kernel/pid_max": "32768\n",
+        "proc/sys/kernel/threads-max": "192730\n",
         "etc/os-release": 'ID=debian\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n',
         "sys/fs/cgroup/unified/cgroup.controllers": "hugetlb\n",
     }.items():
@@ -116,6 +121,8 @@ def test_detect_reads_below_its_root(tmp_path: Path) -> None:
     found = host.detect(tmp_path)
     assert (found.distribution, found.codename) == ("debian", "bookworm")
     assert (found.cgroups, found.controllers, found.systemd, found.nvidia) == ("hybrid", {"hugetlb"}, False, False)
+    assert (found.limits.nofile, found.limits.nproc, found.limits.pid_max) == (20000, 96365, 32768)
+    assert not found.limits.may_raise
     assert host.needed(found).names() == [
         "private_cgroup2",
         "cgroupfs",
@@ -330,9 +337,9 @@ def test_podman_gets_limits_only_where_it_must(tmp_path: Path) -> None:
     assert "default_ulimits" not in plain.containers_conf()
     assert "pids_limit" not in plain.containers_conf()
     assert plain.argv("ps") == ["podman", "ps"]
-    bound = replace(ORDINARY, cgroups="hybrid", capabilities=0, nofile=20000, nproc=96365, controllers=frozenset())
+    bound = replace(ORDINARY, cgroups="hybrid", limits=BOUND, controllers=frozenset())
     limited = containers.Podman(clone, bound, host.needed(bound))
-    assert 'default_ulimits = ["nofile=20000:20000", "nproc=96365:96365"]' in limited.containers_conf()
+    assert 'default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]' in limited.containers_conf()
     assert "pids_limit = 0" in limited.containers_conf()
     assert limited.argv("ps")[0] == "nsenter"
     for conf in (limited.containers_conf(), limited.storage_conf()):

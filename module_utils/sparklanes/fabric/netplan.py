@@ -3,18 +3,23 @@
 """Netplan files of the fabric: the text that we write, and who else says something about an interface.
 
 Netplan, NetworkManager and systemd-networkd read their files from /etc, /run and /usr/lib, and merge or order them each in
-its own way. Nothing here needs a YAML parser: a Spark's system Python need not have one, and what counts is which
-interface a file names, not all that it says.
+its own way. Netplan's are read with the parser that netplan itself depends on (python3-yaml): where that is missing, or a
+file is none that it reads, nobody knows whose the interface is, and the file stands in the way.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+try:
+    import yaml
+except ImportError:
+    yaml = None  # type: ignore[assignment]
 
 NETPLAN_FOLDERS = ("lib/netplan", "etc/netplan", "run/netplan")  # a name in a later one hides it in an earlier one
 NM_FOLDERS = (
@@ -80,22 +85,19 @@ def render(interfaces: Sequence[Mapping[str, Any]], mtu: int, renderer: str = ""
 
 @dataclass(frozen=True)
 class Definition:
-    """One device definition of a netplan file: its id, and the patterns of its `match`, if it has one."""
+    """One device definition of a netplan file: its id, and its `match`, if it has one. An empty match means every device."""
 
     section: str
     id: str
-    names: tuple[str, ...]
-    macs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    macs: tuple[str, ...] = ()
+    matches: bool = False
 
     def means(self, interface: str, mac: str) -> bool:
-        if self.names or self.macs:
-            by_name = not self.names or any(fnmatch.fnmatchcase(interface, name) for name in self.names)
-            return by_name and (not self.macs or mac.lower() in self.macs)
-        return self.id == interface
-
-
-_KEY = re.compile(r"""^(?P<indent> *)(?P<quote>["']?)(?P<key>[^\s"'#{}\[\]:][^"'#{}\[\]:]*)(?P=quote)\s*:(?P<rest>.*)$""")
-_VALUE = re.compile(r"""\b(?P<key>name|macaddress)\s*["']?\s*:\s*(?P<value>\[[^\]]*\]|"[^"]*"|'[^']*'|[^\s,}#]+)""")
+        if not self.matches:
+            return self.id == interface
+        by_name = not self.names or any(fnmatch.fnmatchcase(interface, name) for name in self.names)
+        return by_name and (not self.macs or mac.lower() in self.macs)
 
 
 def plain(text: str) -> str:
@@ -104,51 +106,33 @@ def plain(text: str) -> str:
 
 
 def definitions(text: str) -> list[Definition]:
-    """The device definitions of a netplan file in block style. (`mentions` finds the others.)"""
-    found: list[Definition] = []
-    section, section_indent = "", -1
-    for line, indent, key, block in _blocks(plain(text)):
-        if key in SECTIONS and not line.strip().endswith("}"):
-            section, section_indent, child_indent = key, indent, -1
-        elif section and indent <= section_indent:
-            section = ""
-        elif section and (child_indent in (-1, indent)):
-            child_indent = indent
-            found.append(_definition(section, key, block))
-    return found
+    """The device definitions of a netplan file. ValueError says why it can't be read."""
+    if yaml is None:
+        raise ValueError("python3-yaml, on which netplan depends, is not there for the Python that Ansible uses")
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from None
+    network = _mapping(_mapping(tree).get("network"))
+    return [
+        _definition(section, str(id_), _mapping(device))
+        for section in SECTIONS
+        for id_, device in _mapping(network.get(section)).items()
+    ]
 
 
-def _blocks(text: str) -> Iterator[tuple[str, int, str, str]]:
-    """Each `key:` line with what belongs to it: (line, indent, key, its block)."""
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        match = _KEY.match(line)
-        if not match:
-            continue
-        indent = len(match["indent"])
-        block = [match["rest"]]
-        for later in lines[number + 1 :]:
-            if later.strip() and len(later) - len(later.lstrip()) <= indent:
-                break
-            block.append(later)
-        yield line, indent, match["key"].strip(), "\n".join(block)
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
-def _definition(section: str, id_: str, block: str) -> Definition:
-    names: list[str] = []
-    macs: list[str] = []
-    for _line, _indent, key, inner in [*_blocks(block), ("", 0, "match", _flow(block, "match"))]:
-        if key != "match":
-            continue
-        for match in _VALUE.finditer(inner):
-            values = re.findall(r"""[^\s,\[\]"']+""", match["value"])
-            (names if match["key"] == "name" else macs).extend(values)
-    return Definition(section, id_, tuple(dict.fromkeys(names)), tuple(dict.fromkeys(mac.lower() for mac in macs)))
-
-
-def _flow(block: str, key: str) -> str:
-    match = re.search(rf"\b{key}\s*:\s*(\{{[^{{}}]*\}})", block)
-    return match[1] if match else ""
+def _definition(section: str, id_: str, device: Mapping[Any, Any]) -> Definition:
+    match = device.get("match")
+    values = {
+        key: tuple(str(item) for item in (value if isinstance(value, list) else [value]) if item is not None)
+        for key, value in _mapping(match).items()
+    }
+    macs = tuple(mac.lower() for mac in values.get("macaddress", ()))
+    return Definition(section, id_, values.get("name", ()), macs, isinstance(match, Mapping))
 
 
 def mentions(text: str, interface: str) -> bool:
@@ -174,7 +158,11 @@ def netplan_owners(files: Mapping[str, str], interface: str, mac: str, ours: str
     for path, text in effective(files).items():
         if path.rpartition("/")[2] == ours or not path.endswith(".yaml"):
             continue
-        meant = [one for one in definitions(text) if one.means(interface, mac)]
+        try:
+            meant = [one for one in definitions(text) if one.means(interface, mac)]
+        except ValueError as error:
+            found.append(Owner(interface, "netplan", f"/{path}", BLOCKS, f"can't be read, so it may mean any interface: {error}"))
+            continue
         if meant:
             ids = ", ".join(f"{one.section} {one.id}" for one in meant)
             found.append(Owner(interface, "netplan", f"/{path}", BLOCKS, f"defines it too ({ids}); netplan merges the files"))

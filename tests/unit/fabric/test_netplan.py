@@ -80,7 +80,15 @@ NM = """network:
         (f"network:\n  ethernets:\n    card:\n      match:\n        macaddress: {MAC.upper()}\n", A, "ethernets card"),
         ("network:\n  ethernets:\n    card:\n      match:\n        macaddress: 00:00:00:00:00:09\n", A, None),
         (f"network:\n  ethernets:\n    {A}:\n      match:\n        macaddress: 00:00:00:00:00:09\n", A, "names it"),
-        (f"network: {{version: 2, ethernets: {{{A}: {{dhcp4: true}}}}}}", A, "names it"),
+        (f"network: {{version: 2, ethernets: {{{A}: {{dhcp4: true}}}}}}", A, f"ethernets {A}"),
+        ("network:\n  ethernets:\n    any: {match: {}}\n", A, "ethernets any"),
+        ("network:\n  ethernets:\n    any: {match: {name: null}}\n", A, "ethernets any"),
+        ("network:\n  ethernets: [a list]\n", A, None),
+        ("just a word", A, None),
+        ("network:\n  ethernets: {\n", A, "can't be read"),
+        ("network: !include other.yaml\n", A, "can't be read"),
+        ("network:\n\tethernets: {}\n", A, "can't be read"),
+        ("[" * 3000, A, "can't be read"),
         (f"network:\n  bonds:\n    bond0:\n      interfaces: [{A}, {B}]\n", A, "names it"),
         (f"network:\n  ethernets:\n    x:\n      match: {{macaddress: aa}}\n      set-name: {A}\n", A, "names it"),
         (f"network:\n  vlans:\n    v77:\n      id: 77\n      link: {A}\n", A, "names it"),
@@ -92,6 +100,13 @@ def test_who_else_defines_it_in_netplan(text: str, interface: str, said: str | N
     found = netplan.netplan_owners({"etc/netplan/90-x.yaml": text}, interface, MAC, OURS)
     assert [one.weight for one in found] == ([BLOCKS] if said else [])
     assert said is None or said in found[0].why
+
+
+def test_without_netplans_own_parser_nobody_knows_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netplan, "yaml", None)
+    (found,) = netplan.netplan_owners({"etc/netplan/90-x.yaml": "network: {}\n"}, A, MAC, OURS)
+    assert found.weight == BLOCKS
+    assert "python3-yaml" in found.why
 
 
 def test_our_own_file_and_hidden_ones_are_nobodys() -> None:
@@ -201,7 +216,7 @@ def test_whatever_the_files_say_there_is_an_answer(text: str, interface: str) ->
 
 @given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True), st.booleans(), max_size=5))
 def test_definitions_are_those_that_yaml_sees(devices: dict[str, bool]) -> None:
-    """Against a real YAML parser, in the block style that netplan and its tools write."""
+    """In the block style that netplan and its tools write."""
     tree = {
         "network": {
             "version": 2,

@@ -11,7 +11,7 @@ module: memory_info
 short_description: What the memory of a Spark can still give
 description:
   - Reads C(/proc/meminfo), C(/proc/buddyinfo), C(/proc/vmstat), C(/proc/pressure/memory) and the status of processes, and returns
-    figures in bytes, the largest consumers, what no process accounts for, checks and a verdict.
+    figures in bytes, the largest processes, what no process accounts for, checks and a verdict.
   - Counts large free blocks with the real page size and the real number of orders, as free blocks of 32 MiB.
   - Finds the kernel fault in which more contiguous memory is free than there is.
   - A bad verdict does not fail the module; the caller decides what a check means at its place.

@@ -133,7 +133,7 @@ from ansible.module_utils.sparklanes.memory import processes as memory_processes
 
 
 class Spark:
-    """This machine, as settle.World."""
+    """This machine, as settle.Machine."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
@@ -192,7 +192,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    wish = settle.Wish(
+    request = settle.Request(
         min_free_gib=params["min_free_gib"],
         min_blocks=params["min_blocks"],
         seconds=params["seconds"],
@@ -201,14 +201,14 @@ def main() -> None:
         touch_gib=params["min_free_gib"] if params["touch_gib"] is None else params["touch_gib"],
         margin_gib=params["touch_margin_gib"],
     )
-    wrong = wish.problems()
+    wrong = request.problems()
     if not 0 < params["touch_seconds"] <= 600:
         wrong.append(f"touch_seconds: found {params['touch_seconds']:g}, expected more than 0 and 600 or less")
     if wrong:
         module.fail_json(msg="; ".join(wrong) + ". Nothing was done", actions=[])
     spark = Spark(module)
     try:
-        outcome = (settle.preview if module.check_mode else settle.settle)(params["host"], wish, spark)
+        outcome = (settle.preview if module.check_mode else settle.settle)(params["host"], request, spark)
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'memory'}: {error.strerror or error}. Run with become", actions=[])
     module.exit_json(**settle.to_dict(params["host"], outcome))

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between the stop and the start: bring a Spark's memory to what the lane needs, prove it, or say why not.
 
-The Spark itself comes in as a `World`, so that a test can play any history.
+The Spark itself comes in as a `Machine`, so that a test can play any history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
@@ -25,7 +25,7 @@ FLUSH_PAUSE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 
 
-class World(Protocol):
+class Machine(Protocol):
     """What settling does to a Spark."""
 
     def now(self) -> float: ...
@@ -38,7 +38,7 @@ class World(Protocol):
 
 
 @dataclass(frozen=True)
-class Wish:
+class Request:
     min_free_gib: float = 0.0
     # 0: only warn where few are left.
     min_blocks: int = 0
@@ -83,20 +83,20 @@ class Outcome:
         return all(check.status != FAIL for check in self.checks)
 
 
-def settle(host: str, wish: Wish, world: World) -> Outcome:
+def settle(host: str, request: Request, machine: Machine) -> Outcome:
     """Wait, flush, compact, touch: bounded, and in that order."""
-    started = world.now()
+    started = machine.now()
     done, flushed_at = Done(), float("-inf")
-    outcome = _look(host, wish, world, done)
+    outcome = _look(host, request, machine, done)
     while outcome.verdict.name not in FINAL:
-        now = world.now()
-        over = now - started >= wish.seconds
-        if outcome.verdict.name == "flush" and wish.may_flush and not (over and flushed_at >= started):
-            freed = world.flush()
+        now = machine.now()
+        over = now - started >= request.seconds
+        if outcome.verdict.name == "flush" and request.may_flush and not (over and flushed_at >= started):
+            freed = machine.flush()
             _note(outcome, f"Flushed the page cache: {gib(freed)} came free")
-            done, flushed_at = Done(flushed=freed < WORTH_BYTES, compacted=done.compacted), now
-        elif outcome.verdict.name == "compact" and wish.may_compact:
-            busy = world.busy()
+            done, flushed_at = replace(done, flushed=freed < WORTH_BYTES), now
+        elif outcome.verdict.name == "compact" and request.may_compact:
+            busy = machine.busy()
             if busy:
                 outcome.verdict = Verdict(
                     "compact",
@@ -104,50 +104,50 @@ def settle(host: str, wish: Wish, world: World) -> Outcome:
                     f"Stop it on {host}: memory is compacted only while no rank runs",
                 )
                 break
-            world.compact()
+            machine.compact()
             _note(outcome, "Compacted memory")
-            done = Done(flushed=done.flushed, compacted=True)
+            done = replace(done, compacted=True)
         elif over or outcome.verdict.name == "compact":
             # Time is over: memory that nobody has is no longer on its way back.
-            done = Done(flushed=done.flushed, compacted=done.compacted, idle=not world.busy())
-            outcome = _look(host, wish, world, done, outcome)
+            done = replace(done, idle=not machine.busy())
+            outcome = _look(host, request, machine, done, outcome)
             break
         else:
             if done.flushed and now - flushed_at >= FLUSH_PAUSE_SECONDS:
-                done = Done(compacted=done.compacted)
-            world.sleep(min(LOOK_SECONDS, max(0.05, wish.seconds - (now - started))))
-        outcome = _look(host, wish, world, done, outcome)
-    outcome.waited = world.now() - started
-    if outcome.verdict.name == "ready" and wish.touch_gib > 0:
+                done = replace(done, flushed=False)
+            machine.sleep(min(LOOK_SECONDS, max(0.05, request.seconds - (now - started))))
+        outcome = _look(host, request, machine, done, outcome)
+    outcome.waited = machine.now() - started
+    if outcome.verdict.name == "ready" and request.touch_gib > 0:
         free = outcome.memory.mem_free or 0
-        wanted = min(int(wish.touch_gib * GIB), free - int(wish.margin_gib * GIB))
-        outcome.holder = world.busy()
+        wanted = min(int(request.touch_gib * GIB), free - int(request.margin_gib * GIB))
+        outcome.holder = machine.busy()
         if wanted > 0 and not outcome.holder:
-            outcome.touch = world.touch(wanted, int(wish.margin_gib * GIB))
+            outcome.touch = machine.touch(wanted, int(request.margin_gib * GIB))
             _note(outcome, f"Touched {gib(outcome.touch.touched)} and gave it back")
-    outcome.checks = checks(host, wish, outcome)
+    outcome.checks = checks(host, request, outcome)
     return outcome
 
 
-def preview(host: str, wish: Wish, world: World) -> Outcome:
+def preview(host: str, request: Request, machine: Machine) -> Outcome:
     """What settling would begin with. Touches nothing."""
-    outcome = _look(host, wish, world, Done())
+    outcome = _look(host, request, machine, Done())
     steps = {
-        "flush": (wish.may_flush, "Flush the page cache"),
-        "compact": (wish.may_compact, "Compact memory, where no rank runs"),
+        "flush": (request.may_flush, "Flush the page cache"),
+        "compact": (request.may_compact, "Compact memory, where no rank runs"),
     }
     may, step = steps.get(outcome.verdict.name, (False, ""))
     if may:
         _note(outcome, step)
     elif outcome.verdict.name not in FINAL:
-        outcome.actions.append(f"Wait up to {wish.seconds:g} s for memory")
-    outcome.checks = checks(host, wish, outcome)
+        outcome.actions.append(f"Wait up to {request.seconds:g} s for memory")
+    outcome.checks = checks(host, request, outcome)
     return outcome
 
 
-def _look(host: str, wish: Wish, world: World, done: Done, before: Outcome | None = None) -> Outcome:
-    memory, holders = world.look()
-    found = verdict(host, memory, None, holders, wish.min_free_gib, wish.min_blocks or None, done)
+def _look(host: str, request: Request, machine: Machine, done: Done, before: Outcome | None = None) -> Outcome:
+    memory, holders = machine.look()
+    found = verdict(host, memory, None, holders, request.min_free_gib, request.min_blocks or None, done)
     if before is None:
         return Outcome(found, memory)
     before.verdict, before.memory = found, memory
@@ -159,11 +159,11 @@ def _note(outcome: Outcome, action: str) -> None:
     outcome.changed = True
 
 
-def checks(host: str, wish: Wish, outcome: Outcome) -> list[Check]:
+def checks(host: str, request: Request, outcome: Outcome) -> list[Check]:
     """One row for what is free, one each for the kernel, large blocks, and the probe."""
     made = [check_cma(host, outcome.memory)]
     free = outcome.memory.mem_free
-    enough = None if free is None else free >= wish.min_free_gib * GIB
+    enough = None if free is None else free >= request.min_free_gib * GIB
     waited = f" after {outcome.waited:.0f} s" if outcome.waited >= 1 else ""
     made.append(
         judged(
@@ -171,26 +171,26 @@ def checks(host: str, wish: Wish, outcome: Outcome) -> list[Check]:
             host,
             enough,
             f"MemFree {gib(free)}{waited}" if enough else f"{outcome.verdict.name}{waited}: {outcome.verdict.figures}",
-            f"≥ {wish.min_free_gib:g} GiB free",
+            f"≥ {request.min_free_gib:g} GiB free",
             outcome.verdict.remedy or f"Look at /proc/meminfo of {host}.",
         )
     )
     # The count is of a Spark; a smaller machine has fewer in proportion.
     share = min(1.0, (outcome.memory.mem_total or 0) / (SPARK_GIB * GIB)) if outcome.memory.mem_total else 1.0
-    blocks = check_blocks(host, outcome.memory, wish.min_blocks or int(ENOUGH_BLOCKS * share), strict=wish.min_blocks > 0)
+    blocks = check_blocks(host, outcome.memory, request.min_blocks or int(ENOUGH_BLOCKS * share), strict=request.min_blocks > 0)
     if blocks.status == FAIL and outcome.verdict.name in ("compact", "reboot_required"):
         blocks = Check(blocks.id, host, FAIL, outcome.verdict.figures, blocks.expected, outcome.verdict.remedy)
-    if outcome.memory.blocks is None and not wish.min_blocks:
+    if outcome.memory.blocks is None and not request.min_blocks:
         # Nothing was asked of them, so that they could not be counted is no reason to stop.
         blocks = Check(blocks.id, host, WARN, blocks.found, blocks.expected, blocks.remedy)
     made.append(blocks)
-    if wish.touch_gib > 0 and outcome.verdict.name == "ready":
-        made.append(_check_touch(host, wish, outcome))
+    if request.touch_gib > 0 and outcome.verdict.name == "ready":
+        made.append(_check_touch(host, request, outcome))
     return made
 
 
-def _check_touch(host: str, wish: Wish, outcome: Outcome) -> Check:
-    touch, expected = outcome.touch, f"up to {wish.touch_gib:g} GiB can be touched, {wish.margin_gib:g} GiB left alone"
+def _check_touch(host: str, request: Request, outcome: Outcome) -> Check:
+    touch, expected = outcome.touch, f"up to {request.touch_gib:g} GiB can be touched, {request.margin_gib:g} GiB left alone"
     if outcome.holder:
         remedy = f"Stop it on {host}: memory is touched only while no rank runs."
         return Check("MEM.TOUCH", host, FAIL, outcome.holder, expected, remedy)

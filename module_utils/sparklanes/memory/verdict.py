@@ -49,7 +49,7 @@ def verdict(
     host: str,
     memory: MemoryFacts,
     distress: Check | None = None,
-    consumers: Sequence[Process] = (),
+    processes: Sequence[Process] = (),
     min_free_gib: float | None = None,
     min_blocks: int | None = None,
     done: Done | None = None,
@@ -64,7 +64,7 @@ def verdict(
     if distress is not None and distress.status == FAIL and distress.found != "not measured":
         return Verdict("distress", f"{distress.found}; {_state(memory)}", distress.remedy)
     if min_free_gib is not None and (memory.mem_free or 0) < min_free_gib * GIB:
-        return _short(host, memory, consumers, min_free_gib, done)
+        return _short(host, memory, processes, min_free_gib, done)
     if min_blocks is not None:
         blocks = check_blocks(host, memory, min_blocks, strict=True)
         if memory.blocks is None:
@@ -77,7 +77,7 @@ def verdict(
     return Verdict("ready", _state(memory))
 
 
-def _short(host: str, memory: MemoryFacts, consumers: Sequence[Process], min_free_gib: float, done: Done) -> Verdict:
+def _short(host: str, memory: MemoryFacts, processes: Sequence[Process], min_free_gib: float, done: Done) -> Verdict:
     """MemFree is below what is wanted. Who has it?"""
     wanted, free = min_free_gib * GIB, memory.mem_free or 0
     figures = f"{_state(memory)}; wanted {min_free_gib:g} GiB free"
@@ -91,7 +91,7 @@ def _short(host: str, memory: MemoryFacts, consumers: Sequence[Process], min_fre
     if done.idle and lost is not None and lost >= LOST_GIB * GIB and free + memory.droppable + lost >= wanted:
         remedy = f"No rank and no GPU process is left, and {gib(lost)} belong to nobody: the driver did not give them back. Reboot {host}"
         return Verdict("reboot_required", figures, remedy)
-    holders = f"Largest: {named(consumers)}. " if consumers else ""
+    holders = f"Largest: {named(processes)}. " if processes else ""
     if lost is not None:
         holders += f"No process accounts for {gib(lost)}, which the GPU driver can hold. "
     return Verdict(

@@ -14,7 +14,7 @@ from ansible.module_utils.sparklanes.memory import facts as memory_facts
 from ansible.module_utils.sparklanes.memory import processes as memory_processes
 from ansible.module_utils.sparklanes.memory import settle, touch
 from ansible.module_utils.sparklanes.memory.page_cache import GIB
-from ansible.module_utils.sparklanes.memory.settle import Wish
+from ansible.module_utils.sparklanes.memory.settle import Request
 from ansible.module_utils.sparklanes.memory.touch import Touch
 from conftest import FIXTURES, RunModule
 from hypothesis import given
@@ -72,8 +72,8 @@ class Played:
         return self.touched or Touch(wanted, wanted, 9.0)
 
 
-def play(world: Played, **wish: Any) -> settle.Outcome:
-    return settle.settle("s1", Wish(**{"min_free_gib": 103, "touch_gib": 0, **wish}), world)
+def play(machine: Played, **request: Any) -> settle.Outcome:
+    return settle.settle("s1", Request(**{"min_free_gib": 103, "touch_gib": 0, **request}), machine)
 
 
 def status(outcome: settle.Outcome) -> dict[str, str]:
@@ -81,10 +81,10 @@ def status(outcome: settle.Outcome) -> dict[str, str]:
 
 
 def test_a_ready_spark_goes_at_once() -> None:
-    world = Played([112])
-    outcome = play(world)
+    machine = Played([112])
+    outcome = play(machine)
     assert outcome.go
-    assert world.did == []
+    assert machine.did == []
     assert settle.sentence("s1", outcome) == "s1 goes: MemFree 112.0 GiB"
 
 
@@ -96,18 +96,18 @@ def test_memory_that_comes_back_is_waited_for() -> None:
 
 
 def test_page_cache_is_flushed() -> None:
-    world = Played([60], cached=52)
-    outcome = play(world)
+    machine = Played([60], cached=52)
+    outcome = play(machine)
     assert outcome.go
     assert outcome.changed
-    assert world.did == ["flush"]
+    assert machine.did == ["flush"]
     assert outcome.actions == ["Flushed the page cache: 52.0 GiB came free"]
 
 
 def test_flushing_may_be_forbidden_and_then_the_cache_is_named() -> None:
-    world = Played([60], cached=52)
-    outcome = play(world, may_flush=False, seconds=3)
-    assert world.did == ["sleep"] * 3
+    machine = Played([60], cached=52)
+    outcome = play(machine, may_flush=False, seconds=3)
+    assert machine.did == ["sleep"] * 3
     assert status(outcome)["MEM.SETTLED"] == "fail"
     assert "flush" in settle.sentence("s1", outcome)
     assert not outcome.changed
@@ -125,64 +125,64 @@ def test_waiting_ends() -> None:
 
 def test_a_flush_that_is_undone_again_and_again_ends_too() -> None:
     """Somebody copies files all the time."""
-    world = Played([60], cached=52)
+    machine = Played([60], cached=52)
 
     def refill() -> int:
-        world.did.append("flush")
-        world.clock += 0.5
+        machine.did.append("flush")
+        machine.clock += 0.5
         return 52 * GIB
 
-    world.flush = refill  # type: ignore[method-assign]
-    outcome = play(world, seconds=5)
+    machine.flush = refill  # type: ignore[method-assign]
+    outcome = play(machine, seconds=5)
     assert not outcome.go
     assert outcome.waited == 5
-    assert world.did.count("flush") == 10
+    assert machine.did.count("flush") == 10
 
 
 def test_a_vain_flush_is_tried_again_later() -> None:
-    world = Played([60], cached=52)
-    world.flush_frees = False
-    outcome = play(world, seconds=25)
+    machine = Played([60], cached=52)
+    machine.flush_frees = False
+    outcome = play(machine, seconds=25)
     assert not outcome.go
-    assert world.did.count("flush") == 3
+    assert machine.did.count("flush") == 3
 
 
 def test_even_without_time_the_cache_is_flushed_once() -> None:
-    world = Played([60], cached=52)
-    assert play(world, seconds=0).go
-    assert world.did == ["flush"]
+    machine = Played([60], cached=52)
+    assert play(machine, seconds=0).go
+    assert machine.did == ["flush"]
 
 
 @pytest.mark.parametrize("tree", ["kernel_fault"])
 def test_a_faulty_kernel_stops_at_once(tree: str) -> None:
-    world = Played([20], more="CmaTotal: 0 kB\nCmaFree: 940604 kB\n")
-    outcome = play(world)
+    machine = Played([20], more="CmaTotal: 0 kB\nCmaFree: 940604 kB\n")
+    outcome = play(machine)
     assert outcome.verdict.name == tree
-    assert world.did == []
+    assert machine.did == []
     assert status(outcome)["MEM.CMA"] == "fail"
     assert "kho=off" in settle.sentence("s1", outcome)
 
 
 def test_torn_memory_is_compacted_where_no_rank_runs() -> None:
-    world = Played([112], buddy=TORN)
-    outcome = play(world, min_blocks=200)
+    machine = Played([112], buddy=TORN)
+    outcome = play(machine, min_blocks=200)
     assert outcome.go
-    assert world.did == ["compact"]
+    assert machine.did == ["compact"]
 
 
 def test_compaction_that_does_not_help_asks_for_a_reboot_at_once() -> None:
-    world = Played([112], buddy=TORN)
-    world.after_compaction = TORN
-    outcome = play(world, min_blocks=200)
-    assert (outcome.verdict.name, world.did) == ("reboot_required", ["compact"])
+    machine = Played([112], buddy=TORN)
+    machine.after_compaction = TORN
+    outcome = play(machine, min_blocks=200)
+    assert (outcome.verdict.name, machine.did) == ("reboot_required", ["compact"])
     assert status(outcome) == {"MEM.CMA": "pass", "MEM.SETTLED": "pass", "MEM.BLOCKS": "fail"}
     assert "Reboot s1" in settle.sentence("s1", outcome)
 
 
 def test_nothing_is_compacted_under_a_rank() -> None:
-    world = Played([112], buddy=TORN, busy="vllm_x runs")
-    outcome = play(world, min_blocks=200)
-    assert world.did == []
+    machine = Played([112], buddy=TORN, busy="vllm_x runs")
+    outcome = play(machine, min_blocks=200)
+    assert machine.did == []
     assert not outcome.go
     assert "vllm_x runs" in settle.sentence("s1", outcome)
     forbidden = Played([112], buddy=TORN)
@@ -191,28 +191,28 @@ def test_nothing_is_compacted_under_a_rank() -> None:
 
 
 def test_few_blocks_alone_only_warn() -> None:
-    world = Played([112], buddy=TORN)
-    outcome = play(world)
+    machine = Played([112], buddy=TORN)
+    outcome = play(machine)
     assert outcome.go
     assert status(outcome)["MEM.BLOCKS"] == "warn"
-    assert world.did == []
+    assert machine.did == []
 
 
 LEAK = "Buffers: 0 kB\nAnonPages: 1000 kB\nSlab: 1000 kB\nKernelStack: 10 kB\nPageTables: 10 kB\n"
 
 
 def test_memory_that_nobody_has_is_waited_for_and_then_needs_a_reboot() -> None:
-    world = Played([60], more=LEAK)
-    outcome = play(world, seconds=4)
+    machine = Played([60], more=LEAK)
+    outcome = play(machine, seconds=4)
     assert outcome.verdict.name == "reboot_required"
-    assert world.did == ["sleep"] * 4
+    assert machine.did == ["sleep"] * 4
     assert "the driver did not give them back" in settle.sentence("s1", outcome)
     assert play(Played([60], more=LEAK, busy="vllm_x runs"), seconds=4).verdict.name == "held"
 
 
 def test_the_probe_leaves_a_margin_and_its_death_stops() -> None:
-    world = Played([112])
-    outcome = play(world, touch_gib=110, margin_gib=8)
+    machine = Played([112])
+    outcome = play(machine, touch_gib=110, margin_gib=8)
     assert outcome.touch is not None
     assert outcome.touch.wanted == 104 * GIB
     assert status(outcome)["MEM.TOUCH"] == "pass"
@@ -236,20 +236,20 @@ def test_no_probe_before_memory_is_there_or_within_the_margin() -> None:
 
 
 def test_nothing_is_touched_under_a_rank() -> None:
-    world = Played([112], busy="vllm_x runs")
-    outcome = play(world, touch_gib=100)
-    assert world.did == []
+    machine = Played([112], busy="vllm_x runs")
+    outcome = play(machine, touch_gib=100)
+    assert machine.did == []
     assert status(outcome)["MEM.TOUCH"] == "fail"
     assert "vllm_x runs" in settle.sentence("s1", outcome)
 
 
 def test_a_preview_touches_nothing() -> None:
-    world = Played([60], cached=52)
-    outcome = settle.preview("s1", Wish(min_free_gib=103, touch_gib=50), world)
-    assert world.did == []
+    machine = Played([60], cached=52)
+    outcome = settle.preview("s1", Request(min_free_gib=103, touch_gib=50), machine)
+    assert machine.did == []
     assert outcome.actions == ["Flush the page cache"]
     assert outcome.changed
-    waiting = settle.preview("s1", Wish(min_free_gib=103), Played([60]))
+    waiting = settle.preview("s1", Request(min_free_gib=103), Played([60]))
     assert (waiting.changed, waiting.actions) == (False, ["Wait up to 300 s for memory"])
 
 
@@ -265,9 +265,9 @@ def test_a_preview_touches_nothing() -> None:
 def test_it_always_ends_and_goes_only_with_what_was_asked(
     free: list[float], cached: float, buddy: str, busy: str, frees: bool, blocks: int, seconds: float
 ) -> None:
-    world = Played(free, cached, buddy, busy)
-    world.flush_frees = frees
-    outcome = play(world, min_blocks=blocks, seconds=seconds)
+    machine = Played(free, cached, buddy, busy)
+    machine.flush_frees = frees
+    outcome = play(machine, min_blocks=blocks, seconds=seconds)
     assert outcome.waited <= seconds + 1
     if outcome.go:
         assert outcome.memory.mem_free is not None
@@ -279,7 +279,7 @@ def test_it_always_ends_and_goes_only_with_what_was_asked(
         assert settle.sentence("s1", outcome).startswith("s1 stops")
         assert any(check.remedy for check in outcome.checks if check.status == "fail")
     if busy:
-        assert "compact" not in world.did
+        assert "compact" not in machine.did
 
 
 # --- the probe, for real ---------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ PROGRAM = "/usr/local/lib/sparklanes/after_boot.pyz"
 class BootPolicy(HostEdits):
     """The policy as asked and as found on one host."""
 
+    by = "boot_policy"
+
     def run(self) -> dict[str, Any]:
         unit = host_units.OwnUnit(self, UNIT, self.module.params["unit"] or "")
         if self.module.params["policy"] == "absent":

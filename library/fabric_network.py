@@ -151,6 +151,8 @@ APPLY_SECONDS = 60
 class Network(HostEdits):
     """The netplan file of one host: what /etc says, what is on trial in /run, and the way back."""
 
+    by = "fabric_network"
+
     def __init__(self, module: AnsibleModule) -> None:
         super().__init__(module, module.params["root"])
         self.params = module.params
@@ -296,6 +298,9 @@ class Network(HostEdits):
         self.disarm()
         if not self.on_trial:
             self.fail(f"The trial of {self.name} was taken back by its timer before it could be kept. Run this again")
+        known = self.text(self.before)
+        if known is not None:  # kept by a version that had no ledger
+            self.ledger.adopt(self.etc, known.encode(), 0o600)
         old = self.text(self.etc)
         if old is not None and old != tried and not old.startswith(netplan.HEAD):
             self.lay(self.before, old, 0o600)
@@ -305,6 +310,7 @@ class Network(HostEdits):
         else:
             self.lay(self.etc, tried, 0o600)
             if not tried.startswith(netplan.HEAD):  # it says again what it said before us
+                self.ledger.forget("file", [self.etc])
                 self.lift(self.before)
         self.lift(self.trial)
         self.lift(self.script)

@@ -91,6 +91,8 @@ EFFECT_SECONDS = 5.0
 class GpuClockUnit(HostEdits):
     """The unit as asked and as found on one host."""
 
+    by = "gpu_clock_unit"
+
     def __init__(self, module: AnsibleModule) -> None:
         super().__init__(module, module.params["root"])
         self.params = module.params

@@ -122,19 +122,19 @@ remove_ipc:
   type: str
 """
 
+import json
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.host import setters, sysctl
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.facts import remove_ipc
 
 COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
-# What the running kernel had before we first set a value, so that a removal can go back to it.
-BEFORE_US = "/var/lib/sparklanes/kernel-settings.json"
+# Where version 0.1 kept what the running kernel had before us. The ledger of edits has it now.
+OLD_MEMORY = "/var/lib/sparklanes/kernel-settings.json"
 IPC_DROP_IN = "/etc/systemd/logind.conf.d/90-sparklanes.conf"
 IPC_COMMENT = (
     "Kept by sparklanes (role spark_kernel): with RemoveIPC=yes the end of an ssh session\n"
@@ -144,6 +144,8 @@ IPC_COMMENT = (
 
 class KernelSettings(HostEdits):
     """The settings of one host, as asked and as found."""
+
+    by = "kernel_settings"
 
     def __init__(self, module: AnsibleModule) -> None:
         super().__init__(module, module.params["root"])
@@ -193,6 +195,7 @@ class KernelSettings(HostEdits):
 
     def run(self) -> None:
         self.validate()
+        self.adopt()
         found = self.files()
         if self.params["state"] == "absent":
             self.remove(found)
@@ -212,9 +215,12 @@ class KernelSettings(HostEdits):
 
     def take(self, found: list[sysctl.ConfFile], text: str) -> None:
         """The running kernel first, so that a value which it refuses never becomes permanent."""
-        known, ours = read_json(self.at(BEFORE_US)) or {}, self.keys_of(self.text(self.path) or "")
-        # A value that is ours already tells nothing of what was before us.
-        self.remember({**{key: old for key, old in self.differing(self.wanted).items() if key not in ours}, **known})
+        ours = self.keys_of(self.text(self.path) or "")
+        if not self.module.check_mode:
+            for key, old in self.differing(self.wanted).items():
+                # A value that is ours already tells nothing of what was before us.
+                if old is not None and (key not in ours or self.ledger.before("sysctl", key) is not None):
+                    self.ledger.change("sysctl", [key], old, self.wanted[key])
         self.set_live(self.wanted)
         self.write(self.path, text)
         self.give_back([key for key in ours if key not in self.wanted], sysctl.with_file(found, self.path, text))
@@ -277,23 +283,43 @@ class KernelSettings(HostEdits):
 
     def give_back(self, keys: Iterable[str], remaining: list[sysctl.ConfFile]) -> None:
         """Settings that we make no longer: as the remaining files say, else as they were before us."""
-        before = read_json(self.at(BEFORE_US)) or {}
-        for key in keys:
+        gone = list(keys)
+        for key in gone:
             made = sysctl.winners(remaining, key)[sysctl.AT_BOOT]
-            value = made.value if made else before.get(key)
+            value = made.value if made else self.before_us(key)
             if value is None:
                 self.actions.append(f"{key} stays {self.kernel(key)} until the next reboot: no remaining file sets it")
             else:
                 self.set_live({key: str(value)})
-        self.remember({key: value for key, value in before.items() if key not in keys})
+        if gone and not self.module.check_mode:
+            self.ledger.forget("sysctl", gone)
 
-    def remember(self, before: dict[str, Any]) -> None:
-        if self.module.check_mode:
+    def before_us(self, key: str) -> str | None:
+        known = self.ledger.before("sysctl", key)
+        return self.old_memory().get(key) if known is None else known
+
+    def old_memory(self) -> dict[str, str]:
+        """What version 0.1 kept. Unreadable is not absent."""
+        text = self.text(OLD_MEMORY)
+        try:
+            found = {} if text is None else json.loads(text)
+            return {str(key): str(value) for key, value in found.items() if value is not None}
+        except (ValueError, AttributeError) as error:
+            self.fail(
+                f"{OLD_MEMORY} can't be read ({error}); it says what the kernel had before sparklanes. Mend it, or move it aside"
+            )
+
+    def adopt(self) -> None:
+        """Move what version 0.1 kept into the ledger."""
+        known = self.old_memory()
+        if self.module.check_mode or self.text(OLD_MEMORY) is None:
             return
-        if before:
-            write_json(self.at(BEFORE_US), before)
-        else:
-            self.at(BEFORE_US).unlink(missing_ok=True)
+        ours = sysctl.read_files([sysctl.ConfFile("", self.text(self.path) or "")]).exact
+        for key, value in known.items():
+            made = ours.get(sysctl.normal_key(key))
+            if made and self.ledger.before("sysctl", key) is None:
+                self.ledger.change("sysctl", [key], value, made.value)
+        self.tree.remove(OLD_MEMORY)
 
     # systemd-logind
 

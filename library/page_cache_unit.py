@@ -133,6 +133,8 @@ PROOF_SECONDS = 15.0
 class PageCacheUnit(HostEdits):
     """The unit as asked and as found on one host."""
 
+    by = "page_cache_unit"
+
     def __init__(self, module: AnsibleModule) -> None:
         super().__init__(module, module.params["root"])
         self.params = module.params

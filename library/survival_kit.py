@@ -11,7 +11,7 @@ module: survival_kit
 short_description: Keep what lets a wedged Spark be entered and understood
 description:
   - Each part is V(present), V(absent) or V(keep), which leaves it alone. V(absent) undoes what this module did and nothing else.
-    What it did is remembered in C(/var/lib/sparklanes/survival.json).
+    What it did stands in the ledger of edits, see M(host_edits_info).
   - Units change by drop-ins. systemd is made to read them only while no running container could lose its GPU by that;
     otherwise they wait, and O(ignore:waiting) says for what.
   - Nothing is changed where one of the wishes makes no sense.
@@ -121,37 +121,41 @@ ours:
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.host import survival
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.occupied import occupied
+from ansible.module_utils.sparklanes.host.tree import Entry
 
-MEMORY = "/var/lib/sparklanes/survival.json"
+# Where version 0.1 kept what it did. The ledger of edits has it now.
+OLD_MEMORY = "/var/lib/sparklanes/survival.json"
 JOURNAL_FOLDER = "/var/log/journal"
+LINGER = "/var/lib/systemd/linger"
+UNDO = "role spark_survival, {}: absent"
 GIB = survival.GIB
 
 
 class SurvivalKit(HostEdits):
-    """The parts as asked and as found on one host."""
+    """The parts as asked and as found on one host. What `absent` may undo is what the ledger says that this module did."""
+
+    by = "survival_kit"
 
     def __init__(self, module: AnsibleModule) -> None:
         super().__init__(module, module.params["root"])
         self.params = module.params
-        known = read_json(self.at(MEMORY)) or {}
-        self.ours: dict[str, Any] = {"held": [], "linger": [], "journal_folder": False, "swap": "", **known}
 
     def wants(self, part: str, state: str) -> bool:
         return bool(self.params[part] == state)
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Any]:
         wish = self.params
         wrong = survival.problems(
             wish["ssh_oom_score"], wish["reserve_mib"], wish["journal_max_mib"], wish["swap_gib"], wish["swap_path"]
@@ -160,32 +164,63 @@ class SurvivalKit(HostEdits):
             wrong.append(f"linger_user: found {self.user()!r}, expected the name of a user")
         if wrong:
             self.fail("; ".join(wrong))
+        self.adopt()
         # What can refuse comes before what changes.
         packages = self.packages() if not self.wants("hold", "keep") else []
-        user = self.user() if not self.wants("linger", "keep") else ""
         missing = self.missing_swap() if self.wants("swap", "present") else 0
         self.unit_drop_ins()
         self.journal()
         self.hold(packages)
-        self.linger(user)
+        if not self.wants("linger", "keep"):
+            self.linger(self.user())
         if missing:
             self.make_swap(missing)
         elif self.wants("swap", "absent"):
             self.drop_swap()
-        self.remember()
+        return {"ours": self.ours()}
 
-    def remember(self) -> None:
-        """What a later run would have to undo. Nothing to undo, nothing to keep."""
+    # What we did
+
+    def did(self, what: str) -> list[str]:
+        """The things of one kind, `hold` for example, that the ledger says are ours."""
+        return [name.partition(" ")[2] for name in self.ledger.names("state", f"{what} ")]
+
+    def doing(self, what: str, names: list[str], before: str, after: str) -> None:
+        """Note it before it is done: a run that is cut off in the middle can be undone."""
+        if not self.module.check_mode:
+            part = UNDO.format(f"spark_survival_{what}")
+            self.ledger.change("state", [f"{what} {name}" for name in names], before, after, part)
+
+    def undone(self, what: str) -> None:
+        if not self.module.check_mode:
+            self.ledger.forget("state", [f"{what} {name}" for name in self.did(what)])
+
+    def ours(self) -> dict[str, Any]:
+        return {
+            "held": self.did("hold"),
+            "linger": [name.rpartition("/")[2] for name in self.ledger.names("file", f"{LINGER}/")],
+            "journal_folder": bool(self.did("journal")),
+            "swap": "".join(self.did("swap")[:1]),
+        }
+
+    def adopt(self) -> None:
+        """Move what version 0.1 kept into the ledger. Unreadable is not absent."""
+        text = self.text(OLD_MEMORY)
+        if text is None:
+            return
+        try:
+            known = {"held": [], "linger": [], "journal_folder": False, "swap": "", **json.loads(text)}
+            held, linger = [str(name) for name in known["held"]], [str(name) for name in known["linger"]]
+        except (ValueError, TypeError) as error:
+            self.fail(f"{OLD_MEMORY} can't be read ({error}); it says what this role did here. Mend it, or move it aside")
         if self.module.check_mode:
             return
-        if any(self.ours.values()):
-            write_json(self.at(MEMORY), self.ours)
-        else:
-            self.at(MEMORY).unlink(missing_ok=True)
-
-    def fail(self, problem: str) -> NoReturn:
-        self.remember()
-        super().fail(problem)
+        self.doing("hold", held, "install", "hold")
+        self.doing("journal", [JOURNAL_FOLDER] if known["journal_folder"] else [], "absent", "present")
+        self.doing("swap", [str(known["swap"])] if known["swap"] else [], "absent", "present")
+        for user in linger:
+            self.ledger.file(f"{LINGER}/{user}", Entry("file", "0644"), lambda: None, ours=True)
+        self.tree.remove(OLD_MEMORY)
 
     def take_away(self, path: str) -> bool:
         """A drop-in, and its folder where that is empty now."""
@@ -207,10 +242,7 @@ class SurvivalKit(HostEdits):
         return found
 
     def show(self, unit: str) -> dict[str, str]:
-        rc, out, err = self.ask("systemctl", "show", unit, "--property=LoadState,NeedDaemonReload,OOMScoreAdjust,MemoryMin")
-        if rc != 0:
-            self.fail(f"systemd does not answer: {err.strip()}. This role needs a Spark that runs systemd")
-        found: dict[str, str] = host_units.parse_show(out)
+        found: dict[str, str] = host_units.show(self, unit, "LoadState", "NeedDaemonReload", "OOMScoreAdjust", "MemoryMin")
         return found
 
     def unit_drop_ins(self) -> None:
@@ -256,8 +288,7 @@ class SurvivalKit(HostEdits):
         if risk:
             self.waiting.append(f"The drop-ins count from the next boot or run: {risk}")
             return
-        if self.note("Make systemd read its unit files again"):
-            self.must("systemctl", "daemon-reload")
+        host_units.daemon_reload(self)
         if not ssh:
             return
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")
@@ -275,16 +306,17 @@ class SurvivalKit(HostEdits):
             there = self.at(JOURNAL_FOLDER).is_dir()
             if not self.write(path, survival.journal_drop_in(self.params["journal_max_mib"])) and there:
                 return
-            self.ours["journal_folder"] = self.ours["journal_folder"] or not there
             if self.module.check_mode:
                 return
+            if not there:
+                self.doing("journal", [JOURNAL_FOLDER], "absent", "present")
             self.must("systemctl", "restart", "systemd-journald.service")
             self.must("journalctl", "--flush")
             if not self.at(JOURNAL_FOLDER).is_dir():
                 self.fail(f"{path} asks for a journal on disk and {JOURNAL_FOLDER} was not made. Another file of "
                           "/etc/systemd/journald.conf.d may win: systemd-analyze cat-config systemd/journald.conf")  # fmt: skip
         elif self.wants("journal", "absent") and self.take_away(path):
-            ours, self.ours["journal_folder"] = self.ours["journal_folder"], False
+            ours = self.did("journal")
             if ours:
                 self.actions.append(f"Remove {JOURNAL_FOLDER}, which was made by this role: the journal is in memory again")
             if self.module.check_mode:
@@ -292,6 +324,7 @@ class SurvivalKit(HostEdits):
             if ours:
                 self.must("journalctl", "--relinquish-var")
                 shutil.rmtree(self.at(JOURNAL_FOLDER))
+                self.undone("journal")
             self.must("systemctl", "restart", "systemd-journald.service")
 
     # Packages
@@ -309,14 +342,14 @@ class SurvivalKit(HostEdits):
             if not free and not held:
                 self.actions.append(f"No installed package is named {', '.join(self.params['hold_patterns'])}: nothing to hold")
             if free and self.note(f"Hold {', '.join(free)}", "", survival.selections(free, "hold")):
+                self.doing("hold", free, "install", "hold")
                 self.must("dpkg", "--set-selections", data=survival.selections(free, "hold"))
-            self.ours["held"] = sorted({*self.ours["held"], *free})
         elif self.wants("hold", "absent"):
             still = {package.name for package in packages if package.want == "hold"}
-            ours = [name for name in self.ours["held"] if name in still]
+            ours = [name for name in self.did("hold") if name in still]
             if ours and self.note(f"Release {', '.join(ours)}", survival.selections(ours, "hold")):
                 self.must("dpkg", "--set-selections", data=survival.selections(ours, "install"))
-            self.ours["held"] = []
+            self.undone("hold")
 
     # The user manager
 
@@ -324,15 +357,16 @@ class SurvivalKit(HostEdits):
         return str(self.params["linger_user"] or os.environ.get("SUDO_USER") or "root")
 
     def linger(self, user: str) -> None:
-        there = self.at(f"/var/lib/systemd/linger/{user}").exists() if user else False
-        if self.wants("linger", "present") and not there:
-            if self.note(f"Keep the user manager of {user} after its last session"):
-                self.must("loginctl", "enable-linger", user, hint="Is systemd-logind running, and does this user exist?")
-            self.ours["linger"] = sorted({*self.ours["linger"], user})
-        elif self.wants("linger", "absent") and user in self.ours["linger"]:
-            if there and self.note(f"Let the user manager of {user} end with its last session"):
-                self.must("loginctl", "disable-linger", user)
-            self.ours["linger"] = [name for name in self.ours["linger"] if name != user]
+        """logind keeps the wish as an empty file of the user's name."""
+        path, hint = f"{LINGER}/{user}", "Is systemd-logind running, and does this user exist?"
+        there = self.tree.entry(path) is not None
+        if self.wants("linger", "present"):
+            if not there and self.note(f"Keep the user manager of {user} after its last session"):
+                self.ledger.file(path, Entry("file", "0644"), lambda: self.must("loginctl", "enable-linger", user, hint=hint))
+        elif (
+            there and path in self.ledger.names("file") and self.note(f"Let the user manager of {user} end with its last session")
+        ):
+            self.ledger.file(path, None, lambda: self.must("loginctl", "disable-linger", user, hint=hint))
 
     # Swap
 
@@ -363,15 +397,13 @@ class SurvivalKit(HostEdits):
         if self.note(f"Make {path} of {size / GIB:.1f} GiB and turn it on as swap", "", f"{path}\n"):
             target = self.at(path)
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Noted first: a run that is cut off in the middle can be undone.
-            self.ours["swap"] = path
-            self.remember()
+            self.doing("swap", [path], "absent", "present")
             problem = self.fill_swap(target, size)
             if problem:
                 target.unlink(missing_ok=True)
-                self.ours["swap"] = ""
+                self.undone("swap")
                 self.fail(f"{problem}. The file is removed again; not every file system can hold one")
-        self.write("/etc/fstab", table)
+        self.write_fstab(table)
 
     def fill_swap(self, target: Path, size: int) -> str:
         """The file, made and turned on; what went wrong, empty where nothing did."""
@@ -397,24 +429,28 @@ class SurvivalKit(HostEdits):
             )
         return text
 
+    def write_fstab(self, table: str) -> None:
+        """Only our line comes and goes, so the ledger has the swap file and no copy of the table, which would undo others' edits."""
+        old = self.text("/etc/fstab") or ""
+        if old != table and self.note("Write /etc/fstab", f"/etc/fstab:\n{old}", f"/etc/fstab:\n{table}"):
+            self.tree.write("/etc/fstab", table.encode())
+
     def drop_swap(self) -> None:
-        path = str(self.ours["swap"])
-        if not path:
-            return
-        table = survival.fstab_without(self.fstab(), path)
-        holder = occupied(self.module.run_command, self.module.get_bin_path)
-        if holder:
-            self.waiting.append(
-                f"{path} stays on: turning swap off under what serves can end it ({holder}). Stop it, then run this again"
-            )
-            return
-        on = {swap.path: swap for swap in survival.parse_swaps(self.text("/proc/swaps") or "")}
-        if path in on and self.note(f"Turn {path} off"):
-            self.must("swapoff", path, hint="Is there memory for what is swapped out?")
-        self.write("/etc/fstab", table)
-        if self.at(path).exists() and self.note(f"Remove {path}", f"{path}\n"):
-            self.at(path).unlink()
-        self.ours["swap"] = ""
+        for path in self.did("swap"):
+            table = survival.fstab_without(self.fstab(), path)
+            holder = occupied(self.module.run_command, self.module.get_bin_path)
+            if holder:
+                self.waiting.append(
+                    f"{path} stays on: turning swap off under what serves can end it ({holder}). Stop it, then run this again"
+                )
+                return
+            on = {swap.path: swap for swap in survival.parse_swaps(self.text("/proc/swaps") or "")}
+            if path in on and self.note(f"Turn {path} off"):
+                self.must("swapoff", path, hint="Is there memory for what is swapped out?")
+            self.write_fstab(table)
+            if self.at(path).exists() and self.note(f"Remove {path}", f"{path}\n"):
+                self.at(path).unlink()
+        self.undone("swap")
 
 
 def main() -> None:
@@ -439,14 +475,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     kit = SurvivalKit(module)
-    try:
-        kit.run()
-    except OSError as error:
-        kit.remember()
-        module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), actions=kit.actions)
-    for sentence in kit.waiting:
-        module.warn(sentence)
-    module.exit_json(changed=kit.changed, actions=kit.actions, waiting=kit.waiting, ours=kit.ours, diff=kit.diff)
+    kit.finish(kit.run)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,26 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of a host: each noted as a sentence and as a difference, and none of them done in check mode."""
+"""Edits of a host: each noted as a sentence, as a difference and in the ledger, and none of them done in check mode."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ansible.module_utils.sparklanes.host.tree import Tree
+from ansible.module_utils.sparklanes.host.ledger import Ledger, LedgerError
+from ansible.module_utils.sparklanes.host.tree import Entry, Tree
 
 
 class HostEdits:
-    """What one module run changes below `root`."""
+    """What one module run changes below `root`. `by` is the name of the module, for the ledger."""
+
+    by = ""
 
     def __init__(self, module: Any, root: str | Path = "/") -> None:
         self.tree = Tree(root)
         self.root = self.tree.root
+        self.ledger = Ledger(self.tree, self.by)
         self.module = module
         self.actions: list[str] = []
         self.waiting: list[str] = []
@@ -67,12 +70,13 @@ class HostEdits:
 
     def lay(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
         """Write a file now. Who calls this has noted the change, and asked whether it is to be done."""
-        self.tree.write(path, content.encode() if isinstance(content, str) else content, mode)
+        data = content.encode() if isinstance(content, str) else content
+        self.ledger.file(path, Entry("file", f"{mode:04o}", content=data), lambda: self.tree.write(path, data, mode))
 
     def lift(self, path: str) -> None:
         """Remove a file now, if it is there. Who calls this has noted the change, and asked whether it is to be done."""
-        with contextlib.suppress(FileNotFoundError):
-            self.tree.remove(path)
+        if self.tree.entry(path) is not None:
+            self.ledger.file(path, None, lambda: self.tree.remove(path))
 
     def ask(self, *argv: str) -> tuple[int, str, str]:
         answer: tuple[int, str, str] = self.module.run_command(list(argv), errors="replace", expand_user_and_vars=False)
@@ -89,7 +93,10 @@ class HostEdits:
     def finish(self, work: Callable[[], dict[str, Any]]) -> NoReturn:
         """Do the work and end the module with what was done, what waits, and what the work returned besides."""
         try:
+            self.ledger.load()  # also in check mode: a real run would refuse too
             more = work()
+        except LedgerError as error:
+            self.fail(str(error))
         except OSError as error:
             self.fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
         for sentence in self.waiting:

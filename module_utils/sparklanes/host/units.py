@@ -11,6 +11,7 @@ even the one that `systemctl enable` does on its own.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.tree import Entry
 
 
 def parse_show(text: str) -> dict[str, str]:
@@ -137,11 +139,20 @@ class OwnUnit:
 
     def enable(self) -> None:
         if not self.enabled and self.edits.note(f"Enable {self.name}"):
-            self.do("enable", "--no-reload")
+            self.link(Entry("link", target=self.path), "enable")
 
     def disable(self) -> None:
         if self.enabled and self.edits.note(f"Disable {self.name}"):
-            self.do("disable", "--no-reload")
+            self.link(None, "disable")
+
+    def link(self, after: Entry | None, verb: str) -> None:
+        """What enabling is: a link in the folder of the target that wants the unit."""
+        wanted_by = re.search(r"^WantedBy=(\S+)$", self.wanted or self.edits.text(self.path) or "", re.MULTILINE)
+        if wanted_by is None:
+            self.do(verb, "--no-reload")
+        else:
+            path = f"/etc/systemd/system/{wanted_by[1]}.wants/{self.name}"
+            self.edits.ledger.file(path, after, lambda: self.do(verb, "--no-reload"))
 
     def start(self, why: str = "", again: bool = False) -> None:
         """Start it, or where it runs restart it, and see that it does what it was asked."""

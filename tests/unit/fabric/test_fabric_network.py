@@ -14,7 +14,10 @@ import fabric_network_info
 import pytest
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
+from ansible.module_utils.sparklanes.host import ledger as host_ledger
+from ansible.module_utils.sparklanes.host.tree import Tree
 from conftest import RunModule
+from test_sysctl import lay
 
 A, B = "enp1s0f0np0", "enP2p1s0f0np0"
 WANTED = [{"name": A, "address": "192.168.100.11/24"}, {"name": B, "address": "192.168.101.11/24"}]
@@ -165,6 +168,24 @@ def test_what_another_author_wrote_is_kept_aside(do: Do, spark: Path) -> None:
     assert (spark / fabric_trial.KEPT / "40-cx7.yaml.before").read_text() == "network: {version: 2}\n", (
         "ours is not another author's"
     )
+
+
+def test_what_another_author_wrote_is_given_back_by_an_uninstall_too(do: Do, spark: Path) -> None:
+    def standing() -> dict[str, str]:
+        return {edit["name"]: edit["standing"] for edit in host_ledger.report(ledger)}
+
+    ledger = host_ledger.Ledger(Tree(spark), "test")
+    lay(spark, {"/etc/netplan/40-cx7.yaml": TEXT, f"/{fabric_trial.KEPT}/40-cx7.yaml.before": "network: {version: 2}\n"})
+    do("present", mtu=1500)  # a version without a ledger kept the file of before
+    do("kept")
+    assert standing() == {"/etc/netplan/40-cx7.yaml": "ours"}
+    assert host_ledger.restore(ledger, "file", "/etc/netplan/40-cx7.yaml").done
+    assert etc(spark).read_text() == "network: {version: 2}\n"
+    do("present")
+    do("kept")
+    do("absent")
+    do("kept")
+    assert (etc(spark).read_text(), standing()) == ("network: {version: 2}\n", {})
 
 
 def test_taken_back_etc_is_as_before(do: Do, spark: Path) -> None:

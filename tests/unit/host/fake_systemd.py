@@ -19,13 +19,17 @@ class FakeSystemd:
     def __init__(self, root: Path, unit: str, others: dict[str, Command] | None = None) -> None:
         self.root, self.unit, self.others = root, unit, others or {}
         self.path = root / "etc/systemd/system" / unit
+        self.link = root / "etc/systemd/system/multi-user.target.wants" / unit
         self.active = "inactive"
-        self.enabled = False
         self.known: str | None = None
         self.calls: list[str] = []
         self.refuses: set[str] = set()
         self.started: Callable[[], str] = lambda: "active"
         self.stopped: Callable[[], str] = lambda: "inactive"
+
+    @property
+    def enabled(self) -> bool:
+        return self.link.is_symlink()
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
@@ -51,7 +55,12 @@ class FakeSystemd:
         assert text is not None, f"{argv} of a unit that isn't there"
         if verb in ("enable", "disable"):
             assert "--no-reload" in argv, "a reload can cost a running container its GPU"
-            self.enabled = verb == "enable"
+            if verb == "enable":
+                assert "WantedBy=multi-user.target" in text
+                self.link.parent.mkdir(parents=True, exist_ok=True)
+                self.link.symlink_to(f"/etc/systemd/system/{self.unit}")
+            else:
+                self.link.unlink()
         elif verb == "restart":
             self.active = self.started()
         elif verb == "stop":

@@ -5,6 +5,7 @@ from typing import Any
 
 import kernel_settings
 import pytest
+from ansible.module_utils.sparklanes.host import ledger, sysctl
 from conftest import RunModule
 from test_sysctl import OURS, lay
 
@@ -94,11 +95,12 @@ def test_a_file_that_would_win_is_named_before_anything_changes(run_module: RunM
 def test_while_another_lane_serves_only_a_file_nobody_reads_is_written(run_module: RunModule, root: Path) -> None:
     run_module(kernel_settings, ask(root, 10))
     live = tree(root)
+    noted = ledger.LEDGER.lstrip("/")
     result = run_module(kernel_settings, ask(root, 0, live=False))
     assert result["changed"]
     assert swappiness(root) == "10"
     assert result["effective"]["vm.swappiness"]["systemd-sysctl"] == "10"
-    assert {path: text for path, text in tree(root).items() if path != STAGED.lstrip("/")} == live
+    assert {**tree(root), noted: ""} == {**live, noted: "", STAGED.lstrip("/"): result["diff"]["after"].partition("\n")[2]}
     assert result["staged"] == STAGED
     assert not run_module(kernel_settings, ask(root, 0, live=False))["changed"]
     applied = run_module(kernel_settings, ask(root, 0))
@@ -149,9 +151,43 @@ def test_removal_without_another_file_goes_back_to_what_was_before_us(run_module
 def test_where_nobody_knows_what_was_before_us_it_is_said(run_module: RunModule, root: Path) -> None:
     (root / "usr/lib/sysctl.d/50-vendor.conf").unlink()
     run_module(kernel_settings, ask(root, 10))
-    (root / kernel_settings.BEFORE_US.lstrip("/")).unlink()
+    (root / ledger.LEDGER.lstrip("/")).unlink()
     result = run_module(kernel_settings, ask(root, None, state="absent"))
     assert "vm.swappiness stays 10 until the next reboot: no remaining file sets it" in result["actions"]
+
+
+def test_what_version_0_1_kept_is_adopted(run_module: RunModule, root: Path) -> None:
+    lay(
+        root,
+        {
+            "/usr/lib/sysctl.d/50-vendor.conf": "",
+            "/proc/sys/vm/swappiness": "10\n",
+            OURS: sysctl.render({"vm.swappiness": "10"}, kernel_settings.COMMENT),
+            kernel_settings.OLD_MEMORY: '{\n  "vm.swappiness": "60"\n}\n',
+        },
+    )
+    before = tree(root)
+    assert not run_module(kernel_settings, ask(root, 10), check=True)["changed"]
+    assert tree(root) == before
+    assert not run_module(kernel_settings, ask(root, 10))["changed"]
+    assert not (root / kernel_settings.OLD_MEMORY.lstrip("/")).exists()
+    assert run_module(kernel_settings, ask(root, None, state="absent"))["changed"]
+    assert swappiness(root) == "60"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_memory_that_can_not_be_read_is_no_empty_one(run_module: RunModule, root: Path, text: str) -> None:
+    lay(root, {kernel_settings.OLD_MEMORY: text})
+    assert "Mend it, or move it aside" in run_module(kernel_settings, ask(root))["msg"]
+    assert swappiness(root) == "60"
+
+
+def test_an_unreadable_ledger_ends_the_run_before_it_begins(run_module: RunModule, root: Path) -> None:
+    lay(root, {ledger.LEDGER: "{"})
+    before = tree(root)
+    for check in (True, False):
+        assert "is no JSON" in run_module(kernel_settings, ask(root), check=check)["msg"]
+    assert tree(root) == before
 
 
 def test_a_setting_that_is_asked_no_more_goes_back(run_module: RunModule, root: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,31 @@ def test_what_was_held_is_remembered_though_a_later_part_fails(host: Host, run_m
     gone = run_module(survival_kit, {"hold": "absent", "root": str(host.root)})
     assert gone["changed"]
     assert host.wants["nvidia-driver-580-open"] == "install"
+
+
+def test_what_version_0_1_did_is_adopted_and_undone(host: Host, run_module: RunModule) -> None:
+    host.wants["nvidia-driver-580-open"] = "hold"
+    known = {"held": ["nvidia-driver-580-open"], "linger": ["eve"], "journal_folder": True, "swap": "/swap.img"}
+    lay(
+        host.root,
+        {survival_kit.OLD_MEMORY: json.dumps(known), survival.JOURNAL_DROP_IN: "", "/var/log/journal/x": "", "/swap.img": ""},
+    )
+    lay(host.root, {"/var/lib/systemd/linger/eve": ""})
+    before = tree(host.root)
+    args = {"root": str(host.root), "linger_user": "eve", **dict.fromkeys(("hold", "linger", "journal", "swap"), "keep")}
+    run_module(survival_kit, args, check=True)
+    assert tree(host.root) == before
+    assert run_module(survival_kit, args)["ours"] == known
+    gone = run_module(survival_kit, {**args, **dict.fromkeys(("hold", "linger", "journal", "swap"), "absent")})
+    assert gone["ours"] == {"held": [], "linger": [], "journal_folder": False, "swap": ""}
+    assert host.wants["nvidia-driver-580-open"] == "install"
+    assert set(tree(host.root)) == {"etc/fstab", "proc/swaps"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"held": 3}'])
+def test_a_memory_that_can_not_be_read_is_no_empty_one(host: Host, run_module: RunModule, text: str) -> None:
+    lay(host.root, {survival_kit.OLD_MEMORY: text})
+    assert "Mend it, or move it aside" in run_module(survival_kit, {"hold": "absent", "root": str(host.root)})["msg"]
 
 
 def swap(host: Host, state: str, **more: Any) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.host import ledger as host_ledger
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from fake_systemd import FakeSystemd
 
 NAME = "sparklanes-x.service"
-TEXT = "[Service]\nExecStart=true\n"
+TEXT = "[Service]\nExecStart=true\n[Install]\nWantedBy=multi-user.target\n"
 
 
 class Module:
@@ -54,6 +55,16 @@ def test_from_nothing_then_nothing_then_away_without_one_reload(systemd: FakeSys
     unit.remove()
     assert unit.edits.actions == []
     assert [call.split()[0] for call in systemd.calls] == ["enable", "restart", "stop", "disable"]
+
+
+def test_the_unit_and_its_link_are_noted_until_they_are_gone(systemd: FakeSystemd) -> None:
+    unit = keeper(systemd)
+    converge(unit)
+    noted = [f"/etc/systemd/system/multi-user.target.wants/{NAME}", f"/etc/systemd/system/{NAME}"]
+    assert unit.edits.ledger.names("file") == noted
+    assert [edit["standing"] for edit in host_ledger.report(unit.edits.ledger)] == ["ours", "ours"]
+    keeper(systemd, text="").remove()  # who removes a unit need not know its text
+    assert unit.edits.ledger.names("file") == []
 
 
 def test_check_mode_only_says_it(systemd: FakeSystemd) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from sandbox import fleet
-from sandbox.host import missing_packages, pick_engine
+from sandbox import debian, fleet, packages
+from sandbox.host import detect, pick_engine
 from sandbox.layout import Clone
 from sandbox.shell import SandboxError
 from sandbox.vms import Pair
@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
     down = verbs.add_parser("down", help="remove all that up made")
     down.add_argument("--all", action="store_true", help="the caches, too")
     verbs.add_parser("status", help="how it is; exit status 0 when it is whole")
-    prepare = verbs.add_parser("prepare", help="only install the packages it needs")
+    prepare = verbs.add_parser("prepare", help="only install the packages it needs, or those of the tests or benchmarks")
+    prepare.add_argument("purpose", nargs="?", default="sandbox", choices=["sandbox", "tests", "bench", "vms"])
     prepare.add_argument("--list", action="store_true", help="only say which are missing")
     ssh = verbs.add_parser("ssh", help="a shell on a node, or a command there")
     ssh.add_argument("node", metavar="NODE")
@@ -58,18 +59,32 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def as_root(arguments: Sequence[str]) -> None:
-    """Containers with systemd need root; ask for it once."""
+def as_root(arguments: Sequence[str], why: str = "The sandbox starts privileged containers") -> None:
+    """Ask for root once, and go on as it."""
     if os.geteuid() == 0:
         return
     if shutil.which("sudo") is None:
-        raise SandboxError("The sandbox starts privileged containers: run this as root (there is no sudo here).")
-    print("The sandbox starts privileged containers; sudo may ask for your password.", flush=True)
+        raise SandboxError(f"{why}: run this as root (there is no sudo here).")
+    print(f"{why}; sudo may ask for your password.", flush=True)
     os.execvp("sudo", ["sudo", "-E", sys.executable, *arguments])
 
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def prepare(args: argparse.Namespace, arguments: Sequence[str], clone: Clone) -> int:
+    """Nothing, root not even asked for, where all is there."""
+    if args.purpose in ("sandbox", "vms"):
+        debian.check_machine(detect())
+    needed = packages.missing(*(fleet.purposes(pick_engine()) if args.purpose == "sandbox" else [args.purpose]))
+    if args.list:
+        print(" ".join(needed))
+    elif needed:
+        as_root(arguments, f"Packages are missing ({', '.join(needed)}) and are installed with apt-get")
+        with fleet.locked(clone):
+            packages.install(clone, needed)
+    return 0
 
 
 def virtual(args: argparse.Namespace, arguments: Sequence[str], pair: Pair) -> int:
@@ -98,17 +113,14 @@ def main(arguments: Sequence[str], root: Path) -> int:
             os.execvp("ssh", fleet.ssh(clone, args.node, *args.command))
         if args.verb == "vms":
             return virtual(args, arguments, Pair(clone))
-        if args.verb == "prepare" and args.list:
-            print(" ".join(missing_packages(pick_engine())))
-            return 0
+        if args.verb == "prepare":
+            return prepare(args, arguments, clone)
         as_root(arguments)
         if args.verb == "status":
             return fleet.status(clone)
         with fleet.locked(clone):
             if args.verb == "up":
                 fleet.up(clone, args.nodes, args.light)
-            elif args.verb == "prepare":
-                fleet.prepare(clone)
             else:
                 fleet.down(clone, args.all)
     except BrokenPipeError:  # `script/sandbox status | head`

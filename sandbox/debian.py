@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sandbox.host import Host
 from sandbox.layout import EPOCH, Clone, content_key
-from sandbox.shell import SandboxError, capture, logged, step
+from sandbox.shell import SandboxError, capture, logged
 
 HERE = Path(__file__).parent
 
@@ -148,20 +148,6 @@ def registry_program(clone: Clone) -> Path:
         (work / "usr/bin/docker-registry").rename(out)
         shutil.rmtree(work)
     return out
-
-
-def install(clone: Clone, missing: list[str]) -> None:
-    """Packages for this machine, which only root may install."""
-    command = f"apt-get install --no-install-recommends {' '.join(missing)}"
-    if missing and os.geteuid() != 0:
-        raise SandboxError(f"Packages are missing, and only root may install them: sudo {command}")
-    if missing:
-        log = clone.log / "apt.log"
-        with step(f"packages: {', '.join(missing)}"):
-            environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            logged(["apt-get", "update"], log, env=environment)
-            wanted = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-            logged(wanted, log, env=environment, hint=f"Install them yourself: sudo {command}")
 
 
 def check_machine(host: Host) -> None:

@@ -16,10 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox import debian, engine_image, leftovers, model, oci, services, vms
+from sandbox import debian, engine_image, leftovers, model, oci, packages, services, vms
 from sandbox import inventory as inventories
 from sandbox.containers import Containers, containers
-from sandbox.host import address, detect, free_subnets, missing_packages, needed, networks_in_use, pick_engine
+from sandbox.host import address, detect, free_subnets, needed, networks_in_use, pick_engine
 from sandbox.layout import Clone, State, boot_id, content_key, give_to_user, read_state, write_atomically
 from sandbox.shell import SandboxError, attempt, builders, capture, say, step, warn
 
@@ -64,8 +64,13 @@ def prepare(clone: Clone) -> str:
     """Install the packages that are missing; which container engine it will be comes back."""
     debian.check_machine(detect())
     engine = pick_engine()
-    debian.install(clone, missing_packages(engine))
+    packages.install(clone, packages.missing(*purposes(engine)))
     return engine
+
+
+def purposes(engine: str) -> list[str]:
+    """Rows of packages.PACKAGES that a sandbox needs of this machine."""
+    return ["sandbox", "podman"] if engine == "podman" else ["sandbox"]
 
 
 def up(clone: Clone, count: int, light: bool) -> None:

@@ -8,12 +8,12 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.limits import LimitFacts, hard_limits, is_first_user_namespace, ulimits
+from sandbox.packages import is_there
 from sandbox.shell import SandboxError, attempt, capture
 
 CAP_SYS_RESOURCE = 24
@@ -164,31 +164,7 @@ def gateway(subnet: str) -> str:
     return f"{address(subnet, 1)}/{ipaddress.ip_network(subnet).prefixlen}"
 
 
-# --- packages
-
-# (command or file that tells it is there, Debian and Ubuntu package)
-BASE_PACKAGES = [
-    ("mmdebstrap", "mmdebstrap"),
-    ("ssh", "openssh-client"),
-    ("ip", "iproute2"),
-    ("strip", "binutils"),
-    ("/usr/lib/python3*/ensurepip/__init__.py", "python3-venv"),
-    ("/usr/lib/*/libnuma.so.1", "libnuma1"),  # the engine's compiled part is imported once while it is built
-    ("/usr/lib/*/libgomp.so.1", "libgomp1"),
-]
-PODMAN_PACKAGES = [
-    ("podman", "podman"),
-    ("crun", "crun"),
-    ("/usr/lib/podman/netavark", "netavark"),
-    ("newuidmap", "uidmap"),
-    ("iptables", "iptables"),  # netavark looks for it even where a network needs no rule
-]
-
-
-def is_there(what: str) -> bool:
-    if what.startswith("/"):
-        return any(Path("/").glob(what.lstrip("/")))
-    return shutil.which(what, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+# --- the engine
 
 
 def docker_answers() -> bool:
@@ -203,8 +179,3 @@ def pick_engine() -> str:
     if is_there("podman"):
         return "podman"
     return "docker" if docker_answers() else "podman"
-
-
-def missing_packages(engine: str) -> list[str]:
-    wanted = BASE_PACKAGES + (PODMAN_PACKAGES if engine == "podman" else [])
-    return [package for what, package in wanted if not is_there(what)]

@@ -24,21 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox import debian
-from sandbox.host import Host, detect, is_there
+from sandbox import debian, packages
+from sandbox.host import Host, detect
 from sandbox.inventory import render
 from sandbox.layout import Clone, boot_id, content_key, give_to_user, write_atomically
 from sandbox.shell import SandboxError, attempt, capture, step, tail
 
 HERE = Path(__file__).parent
 
-# What the machines need on ours: (command that tells it is there, package of Debian and Ubuntu).
-PACKAGES = [
-    ("mmdebstrap", "mmdebstrap"),
-    ("ssh", "openssh-client"),
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("mkfs.ext4", "e2fsprogs"),
-]
 # Ubuntu's modules for RDMA are in an extra package, which only the generic kernel brings along.
 KERNELS = {"debian": "linux-image-amd64", "ubuntu": "linux-image-generic"}
 GUEST_PACKAGES = (
@@ -198,7 +191,7 @@ class Pair:
         debian.check_machine(detect())
         if os.uname().machine != "x86_64":
             raise SandboxError(f"The virtual machines are x86_64 ones; this is {os.uname().machine}.")
-        debian.install(self.clone, missing_packages())
+        packages.install(self.clone, packages.missing("vms"))
 
     def up(self) -> None:
         """Two machines that have just booted: disks of an earlier run are not used again."""
@@ -271,8 +264,8 @@ class Pair:
                 f"No kernel package is known for '{host.distribution or 'unknown'}': use Debian 12 or Ubuntu 24.04."
             )
         sources = debian.host_sources()
-        packages = f"{GUEST_PACKAGES},{KERNELS[host.distribution]}"
-        key = content_key(host.codename, *sources, packages, *HOOKS, DISK, HERE / "guest", json.dumps(self.network()))
+        wanted = f"{GUEST_PACKAGES},{KERNELS[host.distribution]}"
+        key = content_key(host.codename, *sources, wanted, *HOOKS, DISK, HERE / "guest", json.dumps(self.network()))
         out = self.home / f"image-{key}"
         if not out.exists():
             for old in self.home.glob("image-*"):
@@ -280,16 +273,16 @@ class Pair:
             part = self.home / "image-part"
             part.mkdir()
             with step("image with a kernel"):
-                self.build(part, host, sources, packages)
+                self.build(part, host, sources, wanted)
             part.rename(out)
         return out
 
-    def build(self, folder: Path, host: Host, sources: list[str], packages: str) -> None:
+    def build(self, folder: Path, host: Host, sources: list[str], wanted: str) -> None:
         for name in ("id_ed25519", "host_key"):
             capture(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"sparklanes-vm {name}", "-f", str(folder / name)])
         files, tree, tar = folder / "files.tar", folder / "tree", folder / "tree.tar"
         files.write_bytes(self.files(folder))
-        debian.mmdebstrap(self.clone, host, sources, packages, "apt", tar, [f"tar-in {files} /", *HOOKS])
+        debian.mmdebstrap(self.clone, host, sources, wanted, "apt", tar, [f"tar-in {files} /", *HOOKS])
         tree.mkdir()
         with tarfile.open(tar) as archive:
             archive.extractall(tree, filter="fully_trusted")  # as root it keeps owners; we have just made it
@@ -372,10 +365,6 @@ class Pair:
         hosts = {machine.name: {"ansible_port": port} for machine, port in zip(self.machines, ports, strict=True)}
         tree = {"all": {"children": {"sparks": {"hosts": hosts, "vars": shared}}}}
         write_atomically(self.inventory / "10-vm.yml", f"---\n# Written by script/sandbox vms up\n{render(tree)}\n")
-
-
-def missing_packages() -> list[str]:
-    return [package for what, package in PACKAGES if not is_there(what)]
 
 
 def qemu(image: Path, kvm: bool) -> list[str]:

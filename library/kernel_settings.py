@@ -13,8 +13,7 @@ description:
   - Takes all settings of a Spark at once, writes them to one file of ours in C(/etc/sysctl.d), sets them
     in the running kernel and reads both back.
   - Fails, before anything changes, where another file would win over ours at boot (C(systemd-sysctl)) or
-    when somebody runs C(sysctl --system). The two read C(/etc/sysctl.conf) differently. So it does where a service that starts at
-    boot, tuned, cron or C(rc.local) sets another value after the files.
+    when somebody runs C(sysctl --system). The two read C(/etc/sysctl.conf) differently.
   - Can keep systemd-logind from removing the semaphores and shared memory of a user whose last session ends,
     which kills ranks that were started over ssh. systemd-logind is told to read its files again (SIGHUP,
     sessions stay) and asked over D-Bus whether it did.
@@ -128,7 +127,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.host import setters, sysctl
+from ansible.module_utils.sparklanes.host import sysctl
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.facts import remove_ipc
 
@@ -202,7 +201,6 @@ class KernelSettings(HostEdits):
         elif self.wanted:
             text = sysctl.render(self.wanted, COMMENT)
             lost = sysctl.overridden(sysctl.with_file(found, self.path, text), self.path, self.wanted)
-            lost += setters.contradicting(self.root, self.wanted)
             if lost:
                 self.fail("; ".join(lost))
             if self.live:

@@ -24,6 +24,11 @@ def swappiness(host: str, facts: Facts, wanted: int | None = None) -> Check:
     found = f"{live}, {after}" if live else NOT_MEASURED
     expected = "live and after a boot the same" if wanted is None else f"{wanted}, live and after a boot"
     remedy = "Run site.yml: role spark_kernel sets it and names the file that is in its way."
+    if live and boot and live != boot:
+        remedy += (
+            f" If it comes back, a service, tuned or cron on {host} sets it after the files: "
+            "sudo grep -rIl swappiness /etc/systemd /etc/tuned /etc/cron* /etc/rc.local /usr/local"
+        )
     if not live:
         return judged("HOST.SWAPPINESS", host, None, found, expected, remedy)
     if wanted is None:

@@ -302,6 +302,13 @@ def test_without_a_wish_only_live_and_boot_have_to_agree() -> None:
     )
 
 
+@pytest.mark.parametrize(("live", "boot", "told"), [("60", "10", True), ("10", "10", False), ("60", "", False)])
+def test_who_sets_swappiness_after_the_files_is_looked_for_where_it_shows(live: str, boot: str, told: bool) -> None:
+    made = of(judged(wanted=20, **{"settings__vm.swappiness": {"live": live, "boot": boot, "file": "/f"}}), "HOST.SWAPPINESS")
+    assert made.status == FAIL
+    assert ("grep -rIl swappiness" in made.remedy) is told
+
+
 def test_boots_count_within_a_boot_of_the_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = {"id": "one"}
     monkeypatch.setattr(host_boots, "boot_id", lambda *_: boot["id"])

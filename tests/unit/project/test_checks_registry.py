@@ -180,7 +180,13 @@ def test_no_id_is_put_together() -> None:
 
 
 def pages() -> list[Path]:
-    others = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("roles/*/README.md"), *ROOT.glob("sandbox/*.md")]
+    others = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "AGENTS.md",
+        *ROOT.glob("roles/*/README.md"),
+        *ROOT.glob("sandbox/*.md"),
+    ]
     return [*sorted((ROOT / "docs").glob("*.md")), *others]
 
 

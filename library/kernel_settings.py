@@ -127,9 +127,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.host import sysctl
+from ansible.module_utils.sparklanes.host import conf_files, sysctl
+from ansible.module_utils.sparklanes.host import logind as host_logind
 from ansible.module_utils.sparklanes.host.edits import HostEdits
-from ansible.module_utils.sparklanes.host.facts import remove_ipc
+from ansible.module_utils.sparklanes.host.logind import remove_ipc
 
 COMMENT = "Kept by sparklanes (role spark_kernel). Change the variable of the lane or the site, not this file."
 # Where version 0.1 kept what the running kernel had before us. The ledger of edits has it now.
@@ -186,8 +187,8 @@ class KernelSettings(HostEdits):
                 f"{', '.join(unknown)}: this kernel has no such setting (nothing under /proc/sys). Correct the name in the lane or the site's variables"
             )
 
-    def files(self) -> list[sysctl.ConfFile]:
-        found: list[sysctl.ConfFile] = sysctl.collect(self.root, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
+    def files(self) -> list[conf_files.ConfFile]:
+        found: list[conf_files.ConfFile] = conf_files.collect(self.root, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
         return found
 
     # Settings of the kernel
@@ -200,7 +201,7 @@ class KernelSettings(HostEdits):
             self.remove(found)
         elif self.wanted:
             text = sysctl.render(self.wanted, COMMENT)
-            lost = sysctl.overridden(sysctl.with_file(found, self.path, text), self.path, self.wanted)
+            lost = sysctl.overridden(conf_files.with_file(found, self.path, text), self.path, self.wanted)
             if lost:
                 self.fail("; ".join(lost))
             if self.live:
@@ -211,7 +212,7 @@ class KernelSettings(HostEdits):
             self.leave_alone()
         self.remove_ipc()
 
-    def take(self, found: list[sysctl.ConfFile], text: str) -> None:
+    def take(self, found: list[conf_files.ConfFile], text: str) -> None:
         """The running kernel first, so that a value which it refuses never becomes permanent."""
         ours = self.keys_of(self.text(self.path) or "")
         if not self.module.check_mode:
@@ -221,7 +222,7 @@ class KernelSettings(HostEdits):
                     self.ledger.change("sysctl", [key], old, self.wanted[key])
         self.set_live(self.wanted)
         self.write(self.path, text)
-        self.give_back([key for key in ours if key not in self.wanted], sysctl.with_file(found, self.path, text))
+        self.give_back([key for key in ours if key not in self.wanted], conf_files.with_file(found, self.path, text))
         self.drop(self.staged_path, "it is live now")
 
     def stage(self, text: str) -> None:
@@ -263,7 +264,7 @@ class KernelSettings(HostEdits):
                     f"{key}: set to {wanted[key]}, the kernel still says {self.kernel(key)}. Something on this Spark sets it back; no file was written"
                 )
 
-    def remove(self, found: list[sysctl.ConfFile]) -> None:
+    def remove(self, found: list[conf_files.ConfFile]) -> None:
         text = self.text(self.path)
         self.drop(self.staged_path)
         if text is None:
@@ -272,14 +273,14 @@ class KernelSettings(HostEdits):
             self.actions.append(f"{self.path} stays while a lane serves on this Spark; launch or a later run removes it")
             return
         self.drop(self.path)
-        self.give_back(self.keys_of(text), sysctl.with_file(found, self.path, None))
+        self.give_back(self.keys_of(text), conf_files.with_file(found, self.path, None))
 
     @staticmethod
     def keys_of(text: str) -> list[str]:
         """The settings that a text of ours makes."""
-        return [sysctl.dotted(key) for key in sysctl.read_files([sysctl.ConfFile("", text)]).exact]
+        return [sysctl.dotted(key) for key in sysctl.read_files([conf_files.ConfFile("", text)]).exact]
 
-    def give_back(self, keys: Iterable[str], remaining: list[sysctl.ConfFile]) -> None:
+    def give_back(self, keys: Iterable[str], remaining: list[conf_files.ConfFile]) -> None:
         """Settings that we make no longer: as the remaining files say, else as they were before us."""
         gone = list(keys)
         for key in gone:
@@ -312,7 +313,7 @@ class KernelSettings(HostEdits):
         known = self.old_memory()
         if self.module.check_mode or self.text(OLD_MEMORY) is None:
             return
-        ours = sysctl.read_files([sysctl.ConfFile("", self.text(self.path) or "")]).exact
+        ours = sysctl.read_files([conf_files.ConfFile("", self.text(self.path) or "")]).exact
         for key, value in known.items():
             made = ours.get(sysctl.normal_key(key))
             if made and self.ledger.before("sysctl", key) is None:
@@ -333,10 +334,10 @@ class KernelSettings(HostEdits):
             self.reload_logind()
 
     def keep_ipc(self) -> None:
-        text = sysctl.render_logind({"RemoveIPC": "no"}, IPC_COMMENT)
-        found = sysctl.collect(self.root, sysctl.LOGIND_DIRS, sysctl.LOGIND_CONF)
-        made = sysctl.logind_winner(sysctl.with_file(found, IPC_DROP_IN, text), "RemoveIPC")
-        if made is None or not sysctl.is_no(made.value):
+        text = host_logind.render_logind({"RemoveIPC": "no"}, IPC_COMMENT)
+        found = conf_files.collect(self.root, host_logind.LOGIND_DIRS, host_logind.LOGIND_CONF)
+        made = host_logind.logind_winner(conf_files.with_file(found, IPC_DROP_IN, text), "RemoveIPC")
+        if made is None or not host_logind.is_no(made.value):
             where = made.path if made else "a file"
             self.fail(
                 f"RemoveIPC: {where} sets it after {IPC_DROP_IN}; expected no, or ranks die when an ssh session ends. Remove that line from {where}"
@@ -377,7 +378,7 @@ class KernelSettings(HostEdits):
         found, ours = self.files(), self.text(self.path)
         keys = [*self.wanted, *(key for key in self.params["watch"] if key not in self.wanted)]
         made = {key: sysctl.winners(found, key) for key in keys}
-        exact = sysctl.read_files([sysctl.ConfFile(self.path, ours or "")]).exact
+        exact = sysctl.read_files([conf_files.ConfFile(self.path, ours or "")]).exact
         return {
             "live": {key: self.kernel(key) for key in keys},
             "file": {

@@ -19,7 +19,8 @@ from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.host import survival, sysctl
+from ansible.module_utils.sparklanes.host import conf_files, survival, sysctl
+from ansible.module_utils.sparklanes.host.logind import remove_ipc
 from ansible.module_utils.sparklanes.host.units import parse_show
 from ansible.module_utils.sparklanes.memory import page_cache
 
@@ -37,7 +38,6 @@ SETTINGS = ("vm.swappiness", "vm.min_free_kbytes")
 PAGE_CACHE_UNIT = "sparklanes-page-cache.service"
 BOOT_SETTINGS = "/etc/sparklanes/boot.json"
 BOOT_REPORT = "/run/sparklanes/boot.json"
-NOT_RUNNING = "not running"
 
 
 def word(path: Path) -> str:
@@ -69,20 +69,9 @@ def nics(root: Path) -> list[dict[str, str]]:
     ]
 
 
-def remove_ipc(run: Run) -> tuple[str, str]:
-    """What systemd-logind itself says to RemoveIPC: yes, no or `not running`; and an error where it runs and does not answer."""
-    if ask(run, ["systemctl", "is-active", "--quiet", "systemd-logind.service"])[0] != 0:
-        return NOT_RUNNING, ""
-    place = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "RemoveIPC"]
-    rc, out, err = ask(run, ["busctl", "get-property", *place])
-    if rc != 0:
-        return "", err.strip() or f"busctl: exit {rc}"
-    return ("no" if out.split() == ["b", "false"] else "yes"), ""
-
-
 def settings(root: Path) -> dict[str, dict[str, str]]:
     """Per kernel setting its live value, the value after a boot and the file that decides it."""
-    files = sysctl.collect(root, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
+    files = conf_files.collect(root, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
     found = {}
     for key in SETTINGS:
         made = sysctl.winners(files, key)[sysctl.AT_BOOT]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.host.facts import NOT_RUNNING
+from ansible.module_utils.sparklanes.host.logind import NOT_RUNNING
 
 GIB = 1024**3
 Facts = Mapping[str, Any]

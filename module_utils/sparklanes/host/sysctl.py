@@ -1,6 +1,6 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Which file decides a kernel setting at boot, and which one decides logind's.
+"""Which file decides a kernel setting at boot, and which one later.
 
 Two programs read the same sysctl files in different orders. At boot systemd-sysctl takes every
 `*.conf` of the four directories by file name; /etc/sysctl.conf counts only where a link in
@@ -11,49 +11,18 @@ Two programs read the same sysctl files in different orders. At boot systemd-sys
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from ansible.module_utils.sparklanes.host.conf_files import Assigned, ConfFile, in_order
 
 # The first directory that has a file of a given name hides the others' files of that name.
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 SYSCTL_CONF = "/etc/sysctl.conf"
-LOGIND_CONF = "/etc/systemd/logind.conf"
-LOGIND_DIRS = (
-    "/etc/systemd/logind.conf.d",
-    "/run/systemd/logind.conf.d",
-    "/usr/local/lib/systemd/logind.conf.d",
-    "/usr/lib/systemd/logind.conf.d",
-)
 AT_BOOT = "systemd-sysctl"
 BY_HAND = "sysctl --system"
 # Settings whose range the kernel states; the others are judged by the kernel when they are written.
 RANGES = {"vm/swappiness": (0, 200)}
-
-
-@dataclass(frozen=True)
-class ConfFile:
-    """One configuration file: its path on the host and its text (empty where it masks others)."""
-
-    path: str
-    text: str
-
-    @property
-    def name(self) -> str:
-        return self.path.rsplit("/", 1)[-1]
-
-    @property
-    def folder(self) -> str:
-        return self.path.rsplit("/", 1)[0]
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """A value and the file that sets it."""
-
-    value: str
-    path: str
 
 
 @dataclass
@@ -117,14 +86,6 @@ def read_files(files: Iterable[ConfFile]) -> Settings:
     return made
 
 
-def in_order(files: Iterable[ConfFile], folders: Sequence[str]) -> list[ConfFile]:
-    """Files of these folders by name; of two with one name only that of the earlier folder."""
-    chosen: dict[str, ConfFile] = {}
-    for file in sorted((file for file in files if file.folder in folders), key=lambda file: folders.index(file.folder)):
-        chosen.setdefault(file.name, file)
-    return [chosen[name] for name in sorted(chosen, key=os.fsencode)]
-
-
 def boot_order(files: Sequence[ConfFile]) -> list[ConfFile]:
     """What systemd-sysctl reads, first to last."""
     return in_order(files, SYSCTL_DIRS)
@@ -139,12 +100,6 @@ def winners(files: Sequence[ConfFile], key: str) -> dict[str, Assigned | None]:
     """Per program the value of `key` and the file that decides it."""
     wanted = normal_key(key)
     return {AT_BOOT: read_files(boot_order(files)).get(wanted), BY_HAND: read_files(hand_order(files)).get(wanted)}
-
-
-def with_file(files: Iterable[ConfFile], path: str, text: str | None) -> list[ConfFile]:
-    """The same files after `path` was written (or removed, where `text` is None)."""
-    others = [file for file in files if file.path != path]
-    return others if text is None else [*others, ConfFile(path, text)]
 
 
 def overridden(files: Sequence[ConfFile], path: str, settings: Mapping[str, str]) -> list[str]:
@@ -178,69 +133,3 @@ def render(settings: Mapping[str, str], comment: str) -> str:
     """The text of our file."""
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     return head + "".join(f"{key} = {normal_value(settings[key])}\n" for key in sorted(settings))
-
-
-def render_logind(options: Mapping[str, str], comment: str) -> str:
-    """The text of our drop-in for systemd-logind."""
-    head = "".join(f"# {line}\n" for line in comment.splitlines())
-    return head + "[Login]\n" + "".join(f"{key}={options[key]}\n" for key in sorted(options))
-
-
-def logind_order(files: Sequence[ConfFile]) -> list[ConfFile]:
-    """What systemd-logind reads: its main file, then every drop-in by name."""
-    return [*(file for file in files if file.path == LOGIND_CONF), *in_order(files, LOGIND_DIRS)]
-
-
-def logind_winner(files: Sequence[ConfFile], option: str) -> Assigned | None:
-    """The value of an option of [Login] and the file that decides it. logind ignores an empty value."""
-    found: Assigned | None = None
-    for file in logind_order(files):
-        section = ""
-        for raw in file.text.splitlines():
-            line = raw.strip()
-            if line.startswith("["):
-                section = line
-            elif section == "[Login]" and line[:1] not in "#;":
-                key, equals, value = line.partition("=")
-                if equals and key.strip() == option and value.strip():
-                    found = Assigned(value.strip(), file.path)
-    return found
-
-
-def is_no(value: str) -> bool:
-    """systemd's spellings of no."""
-    return value.strip().lower() in ("no", "n", "false", "f", "0", "off")
-
-
-def collect(root: Path, folders: Sequence[str], *single: str) -> list[ConfFile]:
-    """Read the `*.conf` files of these folders, and the single files, below `root`.
-
-    A link to /dev/null reads as an empty file, which is what it means. /lib is left out where
-    it is /usr/lib under another name.
-    """
-    found, seen = [], set()
-    for folder in folders:
-        here = root / folder.lstrip("/")
-        real = here.resolve()
-        if not here.is_dir() or real in seen:
-            continue
-        seen.add(real)
-        found += [
-            ConfFile(f"{folder}/{entry.name}", _text(root, entry)) for entry in sorted(here.iterdir()) if entry.suffix == ".conf"
-        ]
-    for path in single:
-        entry = root / path.lstrip("/")
-        if entry.is_file():
-            found.append(ConfFile(path, _text(root, entry)))
-    return found
-
-
-def _text(root: Path, entry: Path) -> str:
-    """The text of a file; an absolute link is one inside `root`. A dangling link sets nothing."""
-    if entry.is_symlink():
-        target = entry.readlink()
-        entry = root / str(target).lstrip("/") if target.is_absolute() else entry.parent / target
-    try:
-        return entry.read_text(encoding="utf-8", errors="replace") if entry.is_file() else ""
-    except OSError as error:
-        raise OSError(f"{entry} cannot be read ({error.strerror}), so nobody can tell what it sets") from error

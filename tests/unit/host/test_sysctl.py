@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.sparklanes.host import sysctl
-from ansible.module_utils.sparklanes.host.sysctl import AT_BOOT, BY_HAND, ConfFile
+from ansible.module_utils.sparklanes.host import conf_files, sysctl
+from ansible.module_utils.sparklanes.host import logind as host_logind
+from ansible.module_utils.sparklanes.host.conf_files import ConfFile
+from ansible.module_utils.sparklanes.host.sysctl import AT_BOOT, BY_HAND
 from conftest import FIXTURES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def recorded(tmp_path: Path) -> list[ConfFile]:
         },
     )
     (tmp_path / "lib").symlink_to("usr/lib")
-    return sysctl.collect(tmp_path, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
+    return conf_files.collect(tmp_path, sysctl.SYSCTL_DIRS, sysctl.SYSCTL_CONF)
 
 
 def test_procps_order_is_that_of_the_recording(recorded: list[ConfFile]) -> None:
@@ -155,20 +157,20 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 def test_logind_drop_in_of_a_later_name_wins_and_the_main_file_loses() -> None:
     files = [
         ConfFile("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=yes\n"),
-        ConfFile("/etc/systemd/logind.conf.d/90-sparklanes.conf", sysctl.render_logind({"RemoveIPC": "no"}, "why")),
+        ConfFile("/etc/systemd/logind.conf.d/90-sparklanes.conf", host_logind.render_logind({"RemoveIPC": "no"}, "why")),
     ]
-    made = sysctl.logind_winner(files, "RemoveIPC")
+    made = host_logind.logind_winner(files, "RemoveIPC")
     assert made is not None
-    assert sysctl.is_no(made.value)
+    assert host_logind.is_no(made.value)
     late = ConfFile(
         "/usr/lib/systemd/logind.conf.d/99-vendor.conf", "[Login]\n#RemoveIPC=no\nRemoveIPC = yes\n[Other]\nRemoveIPC=no\n"
     )
-    made = sysctl.logind_winner([late, *files], "RemoveIPC")
+    made = host_logind.logind_winner([late, *files], "RemoveIPC")
     assert made is not None
     assert (made.value, made.path) == ("yes", late.path)
 
 
 def test_logind_ignores_an_empty_value() -> None:
-    made = sysctl.logind_winner([ConfFile("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=no\nRemoveIPC=\n")], "RemoveIPC")
+    made = host_logind.logind_winner([ConfFile("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=no\nRemoveIPC=\n")], "RemoveIPC")
     assert made is not None
     assert made.value == "no"

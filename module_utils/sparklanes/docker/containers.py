@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, Run, ask
+from ansible.module_utils.sparklanes.common.secrets import blanked_env, blanked_words
 
 NO_DOCKER = "docker is not installed"
 
@@ -170,7 +171,8 @@ class Docker:
     def save_logs(self, container: Container, path: Path, redact: Sequence[str] | None = ()) -> None:
         """Stream the container's whole log to `path` and its inspect record beside it, secrets blanked.
 
-        `redact` names environment variables whose values must not be written, None stands for all.
+        `redact` names environment variables whose values must not be written beside those whose names say so, None stands
+        for all.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
@@ -185,13 +187,9 @@ class Docker:
         record = json.loads(self.call("inspect", "--type", "container", container.id))
         for entry in record:
             config = entry.get("Config") or {}
-            config["Env"] = [blanked(variable, redact) for variable in config.get("Env") or []]
+            config["Env"] = blanked_env(config.get("Env") or [], redact)
+            for holder, key in ((config, "Cmd"), (config, "Entrypoint"), (entry, "Args")):
+                holder[key] = list(blanked_words(str(word) for word in holder.get(key) or []))
         side = path.with_suffix(".inspect.json")
         side.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         side.chmod(0o640)
-
-
-def blanked(variable: str, names: Sequence[str] | None) -> str:
-    """`NAME=value` with the value hidden where NAME is one of `names`, or where these are not known (None)."""
-    name = variable.partition("=")[0]
-    return f"{name}=(hidden)" if names is None or name in names else variable

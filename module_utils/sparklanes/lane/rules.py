@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.secrets import secret_keys, secret_name, secret_value
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
@@ -28,7 +29,6 @@ FABRIC_ENV = (
 )
 _FLAG = re.compile(r"--[a-z0-9][A-Za-z0-9.-]*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"(?:^|_)(?:TOKEN|API_KEY|SECRET|PASSWORD|PASSWD)$")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 RULES = {
@@ -81,12 +81,21 @@ def _flag_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
                 "true, a value, or null to remove it",
                 f"Write {flag}: null, or the engine's own --no-{name[2:]}: true.",
             )
+        elif leaking := _secrets_in(flag, value):
+            remedy = "A command can be read on its Spark: give it by a variable that lane_secret_env names."
+            yield Fault("LANE.FLAGS", f"{leaking} would put a secret into a rendered file", "no secret in a flag", remedy)
         elif value in ("", []) or (isinstance(value, list) and any(item in ("", None) for item in value)):
             yield Fault("LANE.FLAGS", f"{flag} has an empty value", "a value, or null to remove it", "")
         seen.setdefault(name, flag)
     for flag, own in lane["lane_flag_names"].items():
         if not _FLAG.fullmatch(flag) or not _FLAG.fullmatch(str(own)):
             yield Fault("LANE.FLAGS", f"lane_flag_names has {flag}: {own}", "two long flags", "")
+
+
+def _secrets_in(flag: str, value: Any) -> str:
+    """Where a flag with this value holds a secret: by its own name, by a name inside it, or by the look of a text."""
+    text = value is not None and not isinstance(value, bool | Mapping)
+    return flag if (text and secret_name(flag)) or secret_value(str(value)) else next(secret_keys(value, flag), "")
 
 
 def _long_flag_hint(flag: str) -> str:
@@ -109,7 +118,7 @@ def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
                 "derived from the fabric",
                 f"Remove it. If this engine reads it beside the usual ones: lane_fabric_env: {{{name}: …}}.",
             )
-        elif name in secrets or _SECRET.search(name):
+        elif name in secrets or secret_name(name) or secret_value(str(value)):
             yield Fault("LANE.ENV", f"{name} would put a secret into a rendered file", "its name in lane_secret_env", "")
         elif isinstance(value, bool):
             yield Fault("LANE.ENV", f"{name} is the boolean {str(value).lower()}", "text", "Quote it: '1' or 'true'.")

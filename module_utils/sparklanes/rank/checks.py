@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.secrets import secret_flags, secret_name, secret_value
 
 RULES = {
     "RANK.ENV": "every variable has a value",
@@ -18,8 +19,6 @@ RULES = {
 }
 # What a template or a shell leaves behind where nothing filled it in.
 _UNFILLED = re.compile(r"\{\{|\{%|\$\{?[A-Za-z_]|\$\(|^<[a-z][^<>]*>$|^None$|^Undefined$")
-# Keys of Hugging Face, OpenAI and GitHub.
-_SECRET = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,})")
 
 
 def rank_checks(spec: Mapping[str, Any]) -> list[Check]:
@@ -66,11 +65,15 @@ def _argv(spec: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _secrets(spec: Mapping[str, Any]) -> Iterator[Fault]:
-    for name in spec["secret_env"]:
-        if name in spec["env"]:
-            yield Fault("RANK.SECRET", f"{name} has its value in the spec", "its name alone", "Remove it from lane_engine_env.")
+    for name in spec["env"]:
+        if name in spec["secret_env"] or secret_name(str(name)):
+            remedy = "Remove it from lane_engine_env, name it in lane_secret_env."
+            yield Fault("RANK.SECRET", f"{name} has its value in the spec", "its name alone", remedy)
+    for flag in secret_flags(str(word) for word in spec["command"]):
+        remedy = "Give it by a variable that lane_secret_env names."
+        yield Fault("RANK.SECRET", f"{flag} has its value in the command", "no secret", remedy)
     for where, text in [*spec["env"].items(), *(("the command", word) for word in spec["command"])]:
-        if _SECRET.search(str(text)):
+        if secret_value(str(text)):
             yield Fault(
                 "RANK.SECRET",
                 f"{where} holds what looks like a key",

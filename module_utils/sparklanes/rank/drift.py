@@ -15,18 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.secrets import HIDDEN, blanked_words, hidden, secret_name
 from ansible.module_utils.sparklanes.engine.flags import SHORT, canonical_flag
 
 ABSENT = "(absent)"
-HIDDEN = "(hidden)"
 GIVEN = "(given)"  # a flag without a value
 
-_SECRET = re.compile(r"(?:^|[_-])(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD)$", re.IGNORECASE)
-_SECRET_IN_TEXT = re.compile(
-    r"(?P<name>--[\w-]*(?:token|key|secret|password|passwd)(?=[=\s])|\b\w*(?:token|key|secret|password|passwd)(?==))"
-    r"(?P<is>=|\s+)(?P<value>'[^']*'|\"[^\"]*\"|[^\s;]+)",
-    re.IGNORECASE,
-)
 # Docker's units are binary whatever they are called.
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SHM_DEFAULT = 64 * 2**20
@@ -83,7 +77,7 @@ def shape(spec: Mapping[str, Any]) -> dict[str, Any]:
     words = unwrapped([str(word) for word in [spec.get("entrypoint"), *spec["command"]] if word])
     model, flags = flags_of(words)
     made: dict[str, Any] = {"image": spec["image"], "model": model}
-    made |= {f"flag {name}": HIDDEN if _SECRET.search(name) else value for name, value in flags.items()}
+    made |= {f"flag {name}": HIDDEN if secret_name(name) else value for name, value in flags.items()}
     env = {str(name): str(value) for name, value in spec["env"].items()} | dict.fromkeys(spec.get("secret_env") or [], HIDDEN)
     made |= {f"env {name}": hidden(name, value) for name, value in env.items()}
     made |= {
@@ -92,11 +86,6 @@ def shape(spec: Mapping[str, Any]) -> dict[str, Any]:
     }
     made |= {f"limit {name}": value for name, value in _limits(spec["options"])}
     return made
-
-
-def hidden(name: str, value: str) -> str:
-    """The value, unless its name says that it is a secret."""
-    return HIDDEN if _SECRET.search(name) else value
 
 
 # --- commands --------------------------------------------------------------------------------------------------
@@ -209,7 +198,7 @@ def spec_of_inspect(
         "running": bool((entry.get("State") or {}).get("Running")),
         "image": str(config.get("Image", "")),
         "image_digests": [str(digest) for digest in (image or {}).get("RepoDigests") or []],
-        "command": list(_without_secrets(str(word) for word in words)),
+        "command": list(blanked_words(str(word) for word in words)),
         "env": env(pair for pair in config.get("Env") or [] if pair not in preset),
         "image_env": env(pair for pair in config.get("Env") or [] if pair in preset),
         "mounts": [
@@ -234,22 +223,6 @@ def spec_of_inspect(
             "devices": [f"{one['PathOnHost']}:{one['PathInContainer']}" for one in host.get("Devices") or []],
         },
     }
-
-
-def _without_secrets(words: Iterable[str]) -> Iterator[str]:
-    """Words of a command with secrets blanked: `--api-key X`, `--api-key=X`, and both inside the text of a `bash -c`."""
-    secret = False
-    for word in words:
-        if secret and not word.startswith("--"):
-            yield HIDDEN
-            secret = False
-        elif re.search(r"\s", word):
-            yield _SECRET_IN_TEXT.sub(lambda match: f"{match['name']}{match['is']}{HIDDEN}", word)
-        else:
-            name, equals, _ = word.partition("=")
-            secret = bool(_SECRET.search(name))
-            yield f"{name}={HIDDEN}" if secret and equals else word
-            secret = secret and not equals and word.startswith("--")
 
 
 def _gpus(requests: Iterable[Mapping[str, Any]]) -> str | None:

@@ -313,6 +313,8 @@ def rank(**more: Any) -> dict[str, Any]:
         ({"command": ["/models/model", "--chat-template", "$TEMPLATE"]}, "RANK.ARGV", "$TEMPLATE"),
         ({"command": ["/models/model", ""]}, "RANK.ARGV", "word 1"),
         ({"env": {"KEY": "x"}, "secret_env": ["KEY"]}, "RANK.SECRET", "KEY has its value"),
+        ({"env": {"openai_key": "x"}}, "RANK.SECRET", "openai_key has its value"),
+        ({"command": ["/m", "--admin-password", "x"]}, "RANK.SECRET", "--admin-password has its value"),
         ({"command": ["--header", "Bearer hf_" + "a" * 30]}, "RANK.SECRET", "looks like a key"),
         ({"api": {"host": "0.0.0.0", "port": 29500}}, "RANK.PORT", "29500"),
     ],

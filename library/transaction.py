@@ -129,22 +129,11 @@ deployment_state:
 """
 
 import time
-from dataclasses import replace
-from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common.files import as_json, write_json
-from ansible.module_utils.sparklanes.release.store import PHASES, STATUSES, DeploymentState, Store, Transaction, refusal
-
-
-def moved(state: DeploymentState, outcome: dict[str, Any]) -> DeploymentState:
-    """The state after this outcome."""
-    given = {key: value for key, value in outcome.items() if value is not None}
-    deaths = () if given.pop("forget_deaths", False) else state.deaths
-    if given.get("death"):
-        deaths = (*deaths, given["death"])
-    given.pop("death", None)
-    return replace(state, deaths=deaths, **given)
+from ansible.module_utils.sparklanes.common.files import as_json
+from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import PHASES, STATUSES, Refused, Transaction
 
 
 def main() -> None:
@@ -181,44 +170,32 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    now = time.time()
+    now, write = time.time(), not module.check_mode
     try:
         store = Store(params["deployment"], params["root"])
-        held, state = store.transaction(), store.state()
-        why = refusal(held, params["id"], now, params["break_lock"])
-        if why:
-            module.fail_json(msg=f"deployment {store.deployment}: {why}.", transaction=held.to_dict() if held else {})
         if params["state"] == "open":
-            # The id may be the same and the phase go back (a rerun): where it came from stays what it was.
-            same = held is not None and held.id == params["id"]
-            opened = Transaction(
+            asked = Transaction(
                 id=params["id"],
                 phase=params["phase"],
                 controller=params["controller"],
-                opened=held.opened if held is not None and same else now,
+                opened=now,
                 heartbeat=now,
                 lease_seconds=float(params["lease_seconds"]),
                 lane=params["lane"],
-                from_release=held.from_release if held is not None and same else state.current,
                 to_release=params["to_release"],
             )
-            if not module.check_mode:
-                write_json(store.transaction_path, opened.to_dict())
-            module.exit_json(changed=False, transaction=opened.to_dict(), deployment_state=state.to_dict())
-        after = moved(state, params["outcome"] or {})
-        if not module.check_mode:
-            # State first: were the machine to die between the two, the journal still names what was going on.
-            # A launch that did not begin changes none: then its lock goes also where the disk is full.
-            if after != state:
-                write_json(store.state_path, after.to_dict())
-            store.transaction_path.unlink(missing_ok=True)
+            transaction, state = store.open(asked, params["break_lock"], write)
+            module.exit_json(changed=False, transaction=transaction.to_dict(), deployment_state=state.to_dict())
+        before, after = store.close(params["id"], now, params["outcome"] or {}, params["break_lock"], write)
+    except Refused as error:
+        module.fail_json(msg=f"deployment {params['deployment']}: {error}.", transaction=error.held.to_dict())
     except (OSError, ValueError, TypeError) as error:
         module.fail_json(msg=str(error))
     module.exit_json(
-        changed=after != state,
+        changed=after != before,
         transaction={},
         deployment_state=after.to_dict(),
-        diff={"before": as_json(state.to_dict()), "after": as_json(after.to_dict())},
+        diff={"before": as_json(before.to_dict()), "after": as_json(after.to_dict())},
     )
 
 

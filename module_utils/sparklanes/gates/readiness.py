@@ -20,7 +20,7 @@ from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.fabric import nccl_conf
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
-from ansible.module_utils.sparklanes.release.store import DeploymentState, Transaction, refusal
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal
 
 GIB = 1024**3
 

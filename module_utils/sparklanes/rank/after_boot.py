@@ -21,14 +21,14 @@ from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, r
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
-from ansible.module_utils.sparklanes.release.store import (
+from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import (
     DEATHS_BEFORE_A_PERSON,
     RESTORED,
     SERVING,
     SUSPECT,
     UNBANKED,
     DeploymentState,
-    Store,
     Transaction,
 )
 

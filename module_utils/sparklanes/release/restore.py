@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.release.store import DeploymentState
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState
 
 Facts = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible.module_utils.sparklanes.release.store import (
+from ansible.module_utils.sparklanes.release.transaction import (
     FAILED,
     RESTORED,
     SERVING,

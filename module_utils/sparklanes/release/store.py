@@ -1,12 +1,9 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Releases, transactions and the state of a deployment on one Spark.
+"""Where releases, the transaction and the state of a deployment lie on one Spark.
 
 A *release* is everything one launch of a lane needs, frozen under
 `releases/<id>/` on each rank; restoring starts a release, it never renders again.
-A *transaction* is one attempt to change what runs: its file is both the lock (a lease
-with a heartbeat) and the write-ahead journal (which phase, from and to which release).
-The *state* says what runs and which release last passed all gates.
 
 The Sparks are the authority; what the controller keeps is a receipt.
 """
@@ -17,25 +14,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
-
-# A launch in the order in which it happens; the journal names the phase that began. The last one is of playbooks/reboot.yml.
-PHASES = ("stop", "settle", "start", "boot", "judge", "restore", "reboot")
-
-SERVING = "serving"
-UNBANKED = "serving-unbanked"
-STOPPED = "stopped"
-FAILED = "failed"
-RESTORED = "restored"
-SUSPECT = "suspect"
-STATUSES = (SERVING, UNBANKED, RESTORED, SUSPECT, STOPPED, FAILED)
-
-# Two deaths that nobody explained, and everything waits for a person (docs/architecture.md, "A transaction").
-DEATHS_BEFORE_A_PERSON = 2
+from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, write_json
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, closed, opened
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -47,79 +31,6 @@ def release_id(specs: Sequence[Mapping[str, Any]], identity: Mapping[str, Any]) 
     """
     content = json.dumps([list(specs), dict(identity)], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class Transaction:
-    """One attempt to change what a deployment runs. Times are seconds since the epoch (UTC)."""
-
-    id: str
-    phase: str
-    controller: str
-    opened: float
-    heartbeat: float
-    lease_seconds: float
-    lane: str = ""
-    from_release: str = ""
-    to_release: str = ""
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any] | None) -> Transaction | None:
-        if not data or not data.get("id"):
-            return None
-        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def expired(self, now: float) -> bool:
-        return now > self.heartbeat + self.lease_seconds
-
-
-def refusal(held: Transaction | None, mine: str, now: float, break_lock: bool = False) -> str:
-    """Why transaction `mine` may not open here, or an empty text where it may.
-
-    Only the same transaction goes on by itself. Another one is waited for while its lease lives and
-    needs a person's word (recover, or an explicit break) when it doesn't.
-    """
-    if held is None or held.id == mine or break_lock:
-        return ""
-    age = int(now - held.heartbeat)
-    if held.expired(now):
-        return (
-            f"transaction {held.id} of {held.controller} was interrupted in phase '{held.phase}' ({age} s without a heartbeat, "
-            f"lease {int(held.lease_seconds)} s). Run playbooks/recover.yml to finish or undo it"
-        )
-    return (
-        f"transaction {held.id} of {held.controller} is in phase '{held.phase}' (last heartbeat {age} s ago). "
-        "Wait for it; if that controller is gone for good, run playbooks/recover.yml -e recover_break_lock=true"
-    )
-
-
-@dataclass(frozen=True)
-class DeploymentState:
-    """What a deployment runs on this Spark, as its last finished transaction left it."""
-
-    status: str = STOPPED
-    lane: str = ""
-    current: str = ""
-    last_good: str = ""
-    last_good_lane: str = ""
-    reason: str = ""
-    deaths: tuple[str, ...] = field(default_factory=tuple)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any] | None) -> DeploymentState:
-        known = {key: value for key, value in (data or {}).items() if key in cls.__dataclass_fields__}
-        if "deaths" in known:
-            known["deaths"] = tuple(str(death) for death in known["deaths"])
-        return cls(**known)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "deaths": list(self.deaths)}
-
-    def waits_for_a_person(self) -> bool:
-        return len(self.deaths) >= DEATHS_BEFORE_A_PERSON
 
 
 def unreferenced(releases: Iterable[str], states: Iterable[DeploymentState], also: Iterable[str] = ()) -> list[str]:
@@ -161,6 +72,28 @@ class Store:
 
     def transaction(self) -> Transaction | None:
         return Transaction.from_dict(read_json(self.transaction_path))
+
+    def open(self, asked: Transaction, break_lock: bool, write: bool = True) -> tuple[Transaction, DeploymentState]:
+        """Take the lock, or renew it, and journal the phase that begins. The transaction as it stands, and the state beside it."""
+        state = self.state()
+        transaction = opened(self.transaction(), state, asked, break_lock)
+        if write:
+            write_json(self.transaction_path, transaction.to_dict())
+        return transaction, state
+
+    def close(
+        self, mine: str, now: float, outcome: Mapping[str, Any], break_lock: bool, write: bool = True
+    ) -> tuple[DeploymentState, DeploymentState]:
+        """Record the outcome and give the lock back. The state before and after."""
+        before = self.state()
+        after = closed(self.transaction(), before, mine, now, outcome, break_lock)
+        if write:
+            # State first: were the machine to die between the two, the journal still names what was going on.
+            # A launch that did not begin changes none: then its lock goes also where the disk is full.
+            if after != before:
+                write_json(self.state_path, after.to_dict())
+            self.transaction_path.unlink(missing_ok=True)
+        return before, after
 
     def spec(self, release: str) -> dict[str, Any] | None:
         """The frozen rank spec of a release on this Spark, None where it was never frozen here."""

@@ -11,7 +11,8 @@ import boot_policy
 import pytest
 from ansible.module_utils.sparklanes.jobs import payload
 from ansible.module_utils.sparklanes.rank import after_boot
-from ansible.module_utils.sparklanes.release.store import DeploymentState, Store, Transaction
+from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction
 from conftest import ROOT, RunModule
 from fake_systemd import FakeSystemd
 from test_rank import IMAGE, RELEASE

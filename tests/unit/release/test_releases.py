@@ -9,7 +9,8 @@ import pytest
 import release
 import transaction
 from ansible.module_utils.sparklanes.release import store as release_store
-from ansible.module_utils.sparklanes.release.store import DeploymentState, Store, Transaction
+from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction
 from conftest import RunModule
 
 SPEC = {"schema": "sparklanes-rank/1", "rank": 0, "image": "r@sha256:1", "container": "c"}
@@ -24,14 +25,6 @@ def test_equal_content_gives_an_equal_id_whatever_the_order_of_keys() -> None:
     assert one == release_store.release_id([{"b": 2, "a": 1}], {"y": 2, "x": 1})
     assert one != release_store.release_id([{"a": 1, "b": 3}], {"x": 1, "y": 2})
     assert len(one) == 12
-
-
-def test_only_the_same_transaction_goes_on() -> None:
-    assert release_store.refusal(None, "t2", 0) == ""
-    assert release_store.refusal(held(0), "t1", 1e9) == ""
-    assert "Wait for it" in release_store.refusal(held(100), "t2", 130)
-    assert "interrupted in phase 'boot'" in release_store.refusal(held(100), "t2", 200)
-    assert release_store.refusal(held(100), "t2", 130, break_lock=True) == ""
 
 
 def test_prune_keeps_what_runs_what_would_be_restored_and_what_is_moved_to() -> None:

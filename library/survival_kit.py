@@ -11,7 +11,7 @@ module: survival_kit
 short_description: Keep what lets a wedged Spark be entered and understood
 description:
   - Each part is V(present), V(absent) or V(keep), which leaves it alone. V(absent) undoes what this module did and nothing else.
-    What it did stands in the ledger of edits, see M(host_edits_info).
+    What it did stands in the ledger of edits, which C(host_edits_info) reads.
   - Units change by drop-ins. systemd is made to read them only while no running container could lose its GPU by that;
     otherwise they wait, and O(ignore:waiting) says for what.
   - Nothing is changed where one of the wishes makes no sense.
@@ -63,21 +63,6 @@ options:
   linger_user:
     description: Name of the user; the one that C(sudo) came from when left out.
     type: str
-  swap:
-    description:
-      - Swap of at least O(swap_gib). Where that is on already, nothing is made; where less is on, a file of ours adds the rest.
-      - V(absent) turns our file off and removes it, unless a rank, a GPU container or a GPU process runs.
-    type: str
-    choices: [present, absent, keep]
-    default: keep
-  swap_gib:
-    description: Swap in GiB.
-    type: float
-    default: 16
-  swap_path:
-    description: Our swap file.
-    type: path
-    default: /var/lib/sparklanes/swap.img
   root:
     description: Root of the file tree, for tests.
     type: path
@@ -114,33 +99,22 @@ waiting:
   elements: str
 ours:
   description: >-
-    What this module did and would undo. C(held) (packages), C(linger) (users), C(journal_folder) (whether it made /var/log/journal),
-    C(swap) (the file, or an empty text).
+    What this module did and would undo. C(held) (packages), C(linger) (users), C(journal_folder) (whether it made /var/log/journal).
   returned: always
   type: dict
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.host import survival
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
-from ansible.module_utils.sparklanes.host.occupied import occupied
 from ansible.module_utils.sparklanes.host.tree import Entry
-
-# Where version 0.1 kept what it did. The ledger of edits has it now.
-OLD_MEMORY = "/var/lib/sparklanes/survival.json"
-JOURNAL_FOLDER = "/var/log/journal"
-LINGER = "/var/lib/systemd/linger"
-UNDO = "role spark_survival, {}: absent"
-GIB = survival.GIB
 
 
 class SurvivalKit(HostEdits):
@@ -157,70 +131,26 @@ class SurvivalKit(HostEdits):
 
     def run(self) -> dict[str, Any]:
         wish = self.params
-        wrong = survival.problems(
-            wish["ssh_oom_score"], wish["reserve_mib"], wish["journal_max_mib"], wish["swap_gib"], wish["swap_path"]
-        )
+        wrong = survival.problems(wish["ssh_oom_score"], wish["reserve_mib"], wish["journal_max_mib"])
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", self.user()):
             wrong.append(f"linger_user: found {self.user()!r}, expected the name of a user")
         if wrong:
             self.fail("; ".join(wrong))
-        self.adopt()
+        survival.adopt(self)
         # What can refuse comes before what changes.
         packages = self.packages() if not self.wants("hold", "keep") else []
-        missing = self.missing_swap() if self.wants("swap", "present") else 0
         self.unit_drop_ins()
         self.journal()
         self.hold(packages)
         if not self.wants("linger", "keep"):
             self.linger(self.user())
-        if missing:
-            self.make_swap(missing)
-        elif self.wants("swap", "absent"):
-            self.drop_swap()
-        return {"ours": self.ours()}
-
-    # What we did
-
-    def did(self, what: str) -> list[str]:
-        """The things of one kind, `hold` for example, that the ledger says are ours."""
-        return [name.partition(" ")[2] for name in self.ledger.names("state", f"{what} ")]
-
-    def doing(self, what: str, names: list[str], before: str, after: str) -> None:
-        """Note it before it is done: a run that is cut off in the middle can be undone."""
-        if not self.module.check_mode:
-            part = UNDO.format(f"spark_survival_{what}")
-            self.ledger.change("state", [f"{what} {name}" for name in names], before, after, part)
-
-    def undone(self, what: str) -> None:
-        if not self.module.check_mode:
-            self.ledger.forget("state", [f"{what} {name}" for name in self.did(what)])
-
-    def ours(self) -> dict[str, Any]:
         return {
-            "held": self.did("hold"),
-            "linger": [name.rpartition("/")[2] for name in self.ledger.names("file", f"{LINGER}/")],
-            "journal_folder": bool(self.did("journal")),
-            "swap": "".join(self.did("swap")[:1]),
+            "ours": {
+                "held": self.did("hold"),
+                "linger": [name.rpartition("/")[2] for name in self.ledger.names("file", f"{survival.LINGER}/")],
+                "journal_folder": bool(self.did("journal")),
+            }
         }
-
-    def adopt(self) -> None:
-        """Move what version 0.1 kept into the ledger. Unreadable is not absent."""
-        text = self.text(OLD_MEMORY)
-        if text is None:
-            return
-        try:
-            known = {"held": [], "linger": [], "journal_folder": False, "swap": "", **json.loads(text)}
-            held, linger = [str(name) for name in known["held"]], [str(name) for name in known["linger"]]
-        except (ValueError, TypeError) as error:
-            self.fail(f"{OLD_MEMORY} can't be read ({error}); it says what this role did here. Mend it, or move it aside")
-        if self.module.check_mode:
-            return
-        self.doing("hold", held, "install", "hold")
-        self.doing("journal", [JOURNAL_FOLDER] if known["journal_folder"] else [], "absent", "present")
-        self.doing("swap", [str(known["swap"])] if known["swap"] else [], "absent", "present")
-        for user in linger:
-            self.ledger.file(f"{LINGER}/{user}", Entry("file", "0644"), lambda: None, ours=True)
-        self.tree.remove(OLD_MEMORY)
 
     def take_away(self, path: str) -> bool:
         """A drop-in, and its folder where that is empty now."""
@@ -303,27 +233,29 @@ class SurvivalKit(HostEdits):
     def journal(self) -> None:
         path = survival.JOURNAL_DROP_IN
         if self.wants("journal", "present"):
-            there = self.at(JOURNAL_FOLDER).is_dir()
+            there = self.at(survival.JOURNAL_FOLDER).is_dir()
             if not self.write(path, survival.journal_drop_in(self.params["journal_max_mib"])) and there:
                 return
             if self.module.check_mode:
                 return
             if not there:
-                self.doing("journal", [JOURNAL_FOLDER], "absent", "present")
+                self.doing("journal", [survival.JOURNAL_FOLDER], "absent", "present", survival.undo("journal"))
             self.must("systemctl", "restart", "systemd-journald.service")
             self.must("journalctl", "--flush")
-            if not self.at(JOURNAL_FOLDER).is_dir():
-                self.fail(f"{path} asks for a journal on disk and {JOURNAL_FOLDER} was not made. Another file of "
+            if not self.at(survival.JOURNAL_FOLDER).is_dir():
+                self.fail(f"{path} asks for a journal on disk and {survival.JOURNAL_FOLDER} was not made. Another file of "
                           "/etc/systemd/journald.conf.d may win: systemd-analyze cat-config systemd/journald.conf")  # fmt: skip
         elif self.wants("journal", "absent") and self.take_away(path):
             ours = self.did("journal")
             if ours:
-                self.actions.append(f"Remove {JOURNAL_FOLDER}, which was made by this role: the journal is in memory again")
+                self.actions.append(
+                    f"Remove {survival.JOURNAL_FOLDER}, which was made by this role: the journal is in memory again"
+                )
             if self.module.check_mode:
                 return
             if ours:
                 self.must("journalctl", "--relinquish-var")
-                shutil.rmtree(self.at(JOURNAL_FOLDER))
+                shutil.rmtree(self.at(survival.JOURNAL_FOLDER))
                 self.undone("journal")
             self.must("systemctl", "restart", "systemd-journald.service")
 
@@ -342,7 +274,7 @@ class SurvivalKit(HostEdits):
             if not free and not held:
                 self.actions.append(f"No installed package is named {', '.join(self.params['hold_patterns'])}: nothing to hold")
             if free and self.note(f"Hold {', '.join(free)}", "", survival.selections(free, "hold")):
-                self.doing("hold", free, "install", "hold")
+                self.doing("hold", free, "install", "hold", survival.undo("hold"))
                 self.must("dpkg", "--set-selections", data=survival.selections(free, "hold"))
         elif self.wants("hold", "absent"):
             still = {package.name for package in packages if package.want == "hold"}
@@ -358,7 +290,7 @@ class SurvivalKit(HostEdits):
 
     def linger(self, user: str) -> None:
         """logind keeps the wish as an empty file of the user's name."""
-        path, hint = f"{LINGER}/{user}", "Is systemd-logind running, and does this user exist?"
+        path, hint = f"{survival.LINGER}/{user}", "Is systemd-logind running, and does this user exist?"
         there = self.tree.entry(path) is not None
         if self.wants("linger", "present"):
             if not there and self.note(f"Keep the user manager of {user} after its last session"):
@@ -367,90 +299,6 @@ class SurvivalKit(HostEdits):
             there and path in self.ledger.names("file") and self.note(f"Let the user manager of {user} end with its last session")
         ):
             self.ledger.file(path, None, lambda: self.must("loginctl", "disable-linger", user, hint=hint))
-
-    # Swap
-
-    def missing_swap(self) -> int:
-        """Bytes of swap that are still to be made; 0 where what is on is enough (give or take a header's page)."""
-        path, wanted = self.params["swap_path"], int(self.params["swap_gib"] * GIB)
-        on = survival.parse_swaps(self.text("/proc/swaps") or "")
-        total = sum(swap.size for swap in on)
-        if total >= wanted - GIB // 16:
-            return 0
-        if any(swap.path == path for swap in on) or self.at(path).exists():
-            self.fail(
-                f"{path} exists and {total / GIB:.1f} GiB of swap are on; expected {wanted / GIB:g} GiB. Turn it off and remove it "
-                "(spark_survival_swap: absent, with no rank running), then run this again"
-            )
-        missing = wanted - total
-        folder = next(parent for parent in self.at(path).parents if parent.exists())
-        free = shutil.disk_usage(folder).free
-        if free < missing + 10 * GIB:
-            self.fail(
-                f"{path}: {free / GIB:.1f} GiB are free on its disk; expected {missing / GIB:.1f} GiB for the file and 10 GiB to spare"
-            )
-        return missing
-
-    def make_swap(self, size: int) -> None:
-        path = self.params["swap_path"]
-        table = survival.fstab_with(self.fstab(), path)
-        if self.note(f"Make {path} of {size / GIB:.1f} GiB and turn it on as swap", "", f"{path}\n"):
-            target = self.at(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self.doing("swap", [path], "absent", "present")
-            problem = self.fill_swap(target, size)
-            if problem:
-                target.unlink(missing_ok=True)
-                self.undone("swap")
-                self.fail(f"{problem}. The file is removed again; not every file system can hold one")
-        self.write_fstab(table)
-
-    def fill_swap(self, target: Path, size: int) -> str:
-        """The file, made and turned on; what went wrong, empty where nothing did."""
-        try:
-            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                os.posix_fallocate(handle, 0, size)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            return f"{target} could not be made: {error.strerror}"
-        for argv in (["mkswap", str(target)], ["swapon", str(target)]):
-            rc, out, err = self.ask(*argv)
-            if rc != 0:
-                return f"{' '.join(argv)} failed: {(err or out).strip()}"
-        return ""
-
-    def fstab(self) -> str:
-        text = self.text("/etc/fstab") or ""
-        if "\ufffd" in text:
-            self.fail(
-                "/etc/fstab has bytes that are no UTF-8, so it can't be rewritten without a loss. Correct that line by hand"
-            )
-        return text
-
-    def write_fstab(self, table: str) -> None:
-        """Only our line comes and goes, so the ledger has the swap file and no copy of the table, which would undo others' edits."""
-        old = self.text("/etc/fstab") or ""
-        if old != table and self.note("Write /etc/fstab", f"/etc/fstab:\n{old}", f"/etc/fstab:\n{table}"):
-            self.tree.write("/etc/fstab", table.encode())
-
-    def drop_swap(self) -> None:
-        for path in self.did("swap"):
-            table = survival.fstab_without(self.fstab(), path)
-            holder = occupied(self.module.run_command, self.module.get_bin_path)
-            if holder:
-                self.waiting.append(
-                    f"{path} stays on: turning swap off under what serves can end it ({holder}). Stop it, then run this again"
-                )
-                return
-            on = {swap.path: swap for swap in survival.parse_swaps(self.text("/proc/swaps") or "")}
-            if path in on and self.note(f"Turn {path} off"):
-                self.must("swapoff", path, hint="Is there memory for what is swapped out?")
-            self.write_fstab(table)
-            if self.at(path).exists() and self.note(f"Remove {path}", f"{path}\n"):
-                self.at(path).unlink()
-        self.undone("swap")
 
 
 def main() -> None:
@@ -467,9 +315,6 @@ def main() -> None:
             "hold_patterns": {"type": "list", "elements": "str", "default": list(survival.HOLD_PATTERNS)},
             "linger": part,
             "linger_user": {"type": "str"},
-            "swap": part,
-            "swap_gib": {"type": "float", "default": 16},
-            "swap_path": {"type": "path", "default": "/var/lib/sparklanes/swap.img"},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

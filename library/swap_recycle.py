@@ -51,7 +51,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.host.occupied import occupied
-from ansible.module_utils.sparklanes.host.survival import parse_swaps
+from ansible.module_utils.sparklanes.host.swap import parse_swaps
 from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,7 +62,7 @@ class HostEdits:
 
     def drop(self, path: str, why: str = "asked for", shown: bool = True) -> bool:
         """Remove a file; whether there was one."""
-        if self.tree.entry(path) is None:
+        if not self.tree.there(path):
             return False
         if self.note(f"Remove {path}: {why}", f"{path}:\n{self.text(path) or ''}" if shown else f"{path}\n"):
             self.lift(path)
@@ -75,8 +75,21 @@ class HostEdits:
 
     def lift(self, path: str) -> None:
         """Remove a file now, if it is there. Who calls this has noted the change, and asked whether it is to be done."""
-        if self.tree.entry(path) is not None:
+        if self.tree.there(path):
             self.ledger.file(path, None, lambda: self.tree.remove(path))
+
+    def doing(self, what: str, names: Iterable[str], before: str, after: str, undo: str) -> None:
+        """Note what is no file before it is done, so that a run that is cut off in the middle can be undone. `what` is a word."""
+        if not self.module.check_mode:
+            self.ledger.change("state", [f"{what} {name}" for name in names], before, after, undo)
+
+    def did(self, what: str) -> list[str]:
+        """The names of one word that are ours to undo."""
+        return [name.partition(" ")[2] for name in self.ledger.names("state", f"{what} ")]
+
+    def undone(self, what: str) -> None:
+        if not self.module.check_mode:
+            self.ledger.forget("state", [f"{what} {name}" for name in self.did(what)])
 
     def ask(self, *argv: str) -> tuple[int, str, str]:
         answer: tuple[int, str, str] = self.module.run_command(list(argv), errors="replace", expand_user_and_vars=False)

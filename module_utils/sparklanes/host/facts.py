@@ -19,7 +19,7 @@ from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.host import conf_files, survival, sysctl
+from ansible.module_utils.sparklanes.host import conf_files, swap, sysctl
 from ansible.module_utils.sparklanes.host.logind import remove_ipc
 from ansible.module_utils.sparklanes.host.units import parse_show
 from ansible.module_utils.sparklanes.memory import page_cache
@@ -106,7 +106,7 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
         "driver": driver(root),
         "firmware": {name: word(root / "sys/class/dmi/id" / name) for name in DMI},
         "nics": nics(root),
-        "swap": [{"path": one.path, "size": one.size, "used": one.used} for one in survival.parse_swaps(word(proc / "swaps"))],
+        "swap": [{"path": one.path, "size": one.size, "used": one.used} for one in swap.parse_swaps(word(proc / "swaps"))],
         "settings": settings(root),
         "reboot_required": reboot_required(root),
         "engine_boots": host_boots.read(state_root, root),

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What lets a wedged Spark be entered and understood: texts of drop-ins, and what packages and swap are there.
+"""What lets a wedged Spark be entered and understood: texts of drop-ins, and what packages are there.
 
 Where unified memory runs out, the kernel goes on and answers pings while sshd is evicted (field reports: ssh times
 out, ICMP alive, power cycle, empty pstore). So sshd gets pages and a score that keep it, and the journal a disk.
@@ -9,14 +9,20 @@ out, ICMP alive, power cycle, empty pstore). So sshd gets pages and a score that
 from __future__ import annotations
 
 import fnmatch
-import re
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-GIB = 1024**3
+from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.tree import Entry
+
 COMMENT = "# Kept by sparklanes (role spark_survival). Change the variables of the site, not this file.\n"
 DROP_IN = "90-sparklanes.conf"
 JOURNAL_DROP_IN = f"/etc/systemd/journald.conf.d/{DROP_IN}"
+JOURNAL_FOLDER = "/var/log/journal"
+LINGER = "/var/lib/systemd/linger"  # of each user who lingers an empty file
+# Where version 0.1 kept what role spark_survival did. The ledger of edits has it now.
+OLD_MEMORY = "/var/lib/sparklanes/survival.json"
 # Kernel metapackages too: linux-nvidia-hwe moved from 6.17 to 7.0, whose kernels fail RDMA registration.
 HOLD_PATTERNS = ("nvidia-*", "libnvidia-*", "linux-*nvidia*", "cuda-drivers*")
 # More is no small reserve any more: memory that MemoryMin keeps is memory that a lane can't have.
@@ -31,17 +37,6 @@ class Package:
     version: str
     want: str
     status: str
-
-
-@dataclass(frozen=True)
-class Swap:
-    """One line of /proc/swaps, in bytes."""
-
-    path: str
-    kind: str
-    size: int
-    used: int
-    priority: int = -2  # below 0: the kernel's own choice
 
 
 DPKG_FORMAT = "${binary:Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\n"
@@ -72,33 +67,6 @@ def selections(names: Iterable[str], want: str) -> str:
     return "".join(f"{name}\t{want}\n" for name in names)
 
 
-def parse_swaps(text: str) -> list[Swap]:
-    """/proc/swaps: sizes are in KiB, blanks in a path are written \\040."""
-    found = []
-    for line in text.splitlines()[1:]:
-        words = line.split()
-        if len(words) >= 4 and words[2].isascii() and words[2].isdigit() and words[3].isascii() and words[3].isdigit():
-            priority = int(words[4]) if re.fullmatch(r"-?[0-9]{1,9}", "".join(words[4:5])) else -2
-            found.append(Swap(words[0].replace("\\040", " "), words[1], int(words[2]) * 1024, int(words[3]) * 1024, priority))
-    return found
-
-
-def fstab_line(path: str) -> str:
-    return f"{path} none swap sw,nofail 0 0"
-
-
-def fstab_with(text: str, path: str) -> str:
-    """The table with our swap file in it; a line of its own that somebody wrote for it stays as it is."""
-    if any(words[:1] == [path] for words in map(str.split, text.splitlines())):
-        return text
-    return text + ("" if not text or text.endswith("\n") else "\n") + fstab_line(path) + "\n"
-
-
-def fstab_without(text: str, path: str) -> str:
-    """The table without the line that we wrote, every other byte as it was."""
-    return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\n") != fstab_line(path))
-
-
 def ssh_drop_in(score: int) -> str:
     """sshd's own listener is spared by sshd itself; what it starts inherits the score of the unit, which this sets."""
     return f"{COMMENT}[Service]\nOOMScoreAdjust={score}\n"
@@ -113,7 +81,7 @@ def journal_drop_in(max_mib: int) -> str:
     return f"{COMMENT}[Journal]\nStorage=persistent\nSystemMaxUse={max_mib}M\nSyncIntervalSec=30s\n"
 
 
-def problems(score: int, reserve_mib: int, journal_max_mib: int, swap_gib: float, swap_path: str) -> list[str]:
+def problems(score: int, reserve_mib: int, journal_max_mib: int) -> list[str]:
     """Wishes that make no sense, as sentences."""
     wrong = []
     if not -1000 <= score <= 0:
@@ -122,8 +90,29 @@ def problems(score: int, reserve_mib: int, journal_max_mib: int, swap_gib: float
         wrong.append(f"reserve_mib: found {reserve_mib}, expected 16 to {LARGEST_RESERVE_MIB}: a lane can't have what is kept")
     if journal_max_mib < 64:
         wrong.append(f"journal_max_mib: found {journal_max_mib}, expected 64 or more")
-    if not 1 <= swap_gib <= 256:
-        wrong.append(f"swap_gib: found {swap_gib:g}, expected 1 to 256")
-    if not swap_path.startswith("/") or len(swap_path.split()) != 1 or swap_path.endswith("/") or swap_path.startswith("/dev/"):
-        wrong.append(f"swap_path: found {swap_path!r}, expected the absolute path of a file, without blanks")
     return wrong
+
+
+def undo(part: str) -> str:
+    """For the ledger: who takes a part back."""
+    return f"role spark_survival, spark_survival_{part}: absent"
+
+
+def adopt(edits: HostEdits) -> None:
+    """Move what version 0.1 kept into the ledger. Unreadable is not absent."""
+    text = edits.text(OLD_MEMORY)
+    if text is None:
+        return
+    try:
+        known = {"held": [], "linger": [], "journal_folder": False, "swap": "", **json.loads(text)}
+        held, linger = [str(name) for name in known["held"]], [str(name) for name in known["linger"]]
+    except (ValueError, TypeError) as error:
+        edits.fail(f"{OLD_MEMORY} can't be read ({error}); it says what role spark_survival did here. Mend it, or move it aside")
+    if edits.module.check_mode:
+        return
+    edits.doing("hold", held, "install", "hold", undo("hold"))
+    edits.doing("journal", [JOURNAL_FOLDER] if known["journal_folder"] else [], "absent", "present", undo("journal"))
+    edits.doing("swap", [str(known["swap"])] if known["swap"] else [], "absent", "present", undo("swap"))
+    for user in linger:
+        edits.ledger.file(f"{LINGER}/{user}", Entry("file", "0644"), lambda: None, ours=True)
+    edits.tree.remove(OLD_MEMORY)

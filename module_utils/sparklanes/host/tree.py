@@ -108,6 +108,15 @@ class Tree:
         except FileNotFoundError:
             return None
 
+    def there(self, path: str) -> bool:
+        """Whether anything stands at `path`, a link not followed, without reading it."""
+        try:
+            with self.folder(path) as (handle, name):
+                os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
     def read(self, path: str) -> bytes | None:
         """The content of the file at `path`, or at the end of a link that root made. None where there is none."""
         try:

@@ -334,4 +334,4 @@ def test_every_module_that_edits_a_host_says_its_name() -> None:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "by"
     }
     assert named == {stem: repr(stem) for stem, classes in found.items() if classes}
-    assert len(named) >= 6
+    assert len(named) >= 7

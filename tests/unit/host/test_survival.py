@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import survival_kit
-from ansible.module_utils.sparklanes.host import survival
+from ansible.module_utils.sparklanes.host import ledger, survival
 from conftest import RunModule
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,6 @@ class Host:
         self.wants = {package.name: package.want for package in survival.parse_packages(PACKAGES)}
         self.gpu_containers: list[str] | None = []
         self.broken: set[str] = set()
-        self.holder = ""
 
     def files(self) -> dict[str, str]:
         return {str(path): path.read_text() for path in self.root.glob("etc/systemd/system/*/*.conf")}
@@ -63,22 +62,14 @@ class Host:
             linger.touch()
         if argv[:2] == ["loginctl", "disable-linger"]:
             linger.unlink()
-        if argv[0] == "swapon":
-            swaps = self.root / "proc/swaps"
-            swaps.write_text(swaps.read_text() + f"/{Path(argv[1]).relative_to(self.root)} file {1024**2} 0 -3\n")
-        if argv[0] == "swapoff":
-            swaps = self.root / "proc/swaps"
-            swaps.write_text("".join(line for line in swaps.read_text().splitlines(True) if argv[1] not in line))
         return 0, "", ""
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    lay(tmp_path, {"/proc/swaps": "Filename Type Size Used Priority\n", "/etc/fstab": "UUID=1 / ext4 defaults 0 1"})
     made = Host(tmp_path)
     monkeypatch.setattr(survival_kit.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(survival_kit.host_units, "gpu_containers", lambda _run: (made.gpu_containers, "systemd"))
-    monkeypatch.setattr(survival_kit, "occupied", lambda _run, _find: made.holder)
     monkeypatch.setattr(survival_kit.host_units, "missing_links", lambda _dev: ["/dev/nvidia0"])
     return made
 
@@ -98,7 +89,6 @@ def test_all_of_it_comes_stays_and_goes_without_a_trace(host: Host, run_module: 
         "held": ["libnvidia-compute-580:arm64", "linux-image-6.17.0-1032-nvidia", "nvidia-driver-580-open"],
         "linger": ["eve"],
         "journal_folder": True,
-        "swap": "",
     }
     assert host.wants["nvidia-driver-580-open"] == "hold"
     assert host.wants["nvidia-driver-570-open"] == "deinstall"
@@ -168,100 +158,26 @@ def test_what_was_held_is_remembered_though_a_later_part_fails(host: Host, run_m
 
 def test_what_version_0_1_did_is_adopted_and_undone(host: Host, run_module: RunModule) -> None:
     host.wants["nvidia-driver-580-open"] = "hold"
-    known = {"held": ["nvidia-driver-580-open"], "linger": ["eve"], "journal_folder": True, "swap": "/swap.img"}
-    lay(
-        host.root,
-        {survival_kit.OLD_MEMORY: json.dumps(known), survival.JOURNAL_DROP_IN: "", "/var/log/journal/x": "", "/swap.img": ""},
-    )
+    known = {"held": ["nvidia-driver-580-open"], "linger": ["eve"], "journal_folder": True}
+    old = json.dumps({**known, "swap": "/swap.img"})
+    lay(host.root, {survival.OLD_MEMORY: old, survival.JOURNAL_DROP_IN: "", "/var/log/journal/x": ""})
     lay(host.root, {"/var/lib/systemd/linger/eve": ""})
     before = tree(host.root)
-    args = {"root": str(host.root), "linger_user": "eve", **dict.fromkeys(("hold", "linger", "journal", "swap"), "keep")}
+    args = {"root": str(host.root), "linger_user": "eve"}
     run_module(survival_kit, args, check=True)
     assert tree(host.root) == before
     assert run_module(survival_kit, args)["ours"] == known
-    gone = run_module(survival_kit, {**args, **dict.fromkeys(("hold", "linger", "journal", "swap"), "absent")})
-    assert gone["ours"] == {"held": [], "linger": [], "journal_folder": False, "swap": ""}
+    gone = run_module(survival_kit, {**args, **dict.fromkeys(("hold", "linger", "journal"), "absent")})
+    assert gone["ours"] == {"held": [], "linger": [], "journal_folder": False}
     assert host.wants["nvidia-driver-580-open"] == "install"
-    assert set(tree(host.root)) == {"etc/fstab", "proc/swaps"}
+    assert set(tree(host.root)) == {ledger.LEDGER.lstrip("/")}
+    assert "swap /swap.img" in tree(host.root)[ledger.LEDGER.lstrip("/")], "swap_file finds it there"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"held": 3}'])
 def test_a_memory_that_can_not_be_read_is_no_empty_one(host: Host, run_module: RunModule, text: str) -> None:
-    lay(host.root, {survival_kit.OLD_MEMORY: text})
+    lay(host.root, {survival.OLD_MEMORY: text})
     assert "Mend it, or move it aside" in run_module(survival_kit, {"hold": "absent", "root": str(host.root)})["msg"]
-
-
-def swap(host: Host, state: str, **more: Any) -> dict[str, Any]:
-    return {"swap": state, "swap_gib": 1, "swap_path": "/swap.img", "root": str(host.root), **more}
-
-
-@pytest.fixture
-def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survival_kit.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 100 * survival.GIB}))
-    monkeypatch.setattr(survival_kit.os, "posix_fallocate", lambda *_: None)
-
-
-@pytest.mark.usefixtures("roomy")
-def test_swap_is_made_once_and_removed_whole(host: Host, run_module: RunModule) -> None:
-    before = tree(host.root)
-    first = run_module(survival_kit, swap(host, "present"))
-    assert first["ours"]["swap"] == "/swap.img"
-    assert (host.root / "etc/fstab").read_text() == "UUID=1 / ext4 defaults 0 1\n/swap.img none swap sw,nofail 0 0\n"
-    assert (host.root / "swap.img").stat().st_mode & 0o777 == 0o600
-    assert not run_module(survival_kit, swap(host, "present"))["changed"]
-    host.holder = "python3 (pid 7) holds the GPU"
-    assert "can end it (python3 (pid 7) holds the GPU)" in run_module(survival_kit, swap(host, "absent"))["waiting"][0]
-    assert (host.root / "swap.img").exists()
-    host.holder = ""
-    assert run_module(survival_kit, swap(host, "absent"))["changed"]
-    assert {**tree(host.root), "etc/fstab": ""} == {**before, "etc/fstab": ""}
-    assert not run_module(survival_kit, swap(host, "absent"))["changed"]
-
-
-@pytest.mark.usefixtures("roomy")
-def test_a_file_system_that_holds_no_swap_keeps_no_file(host: Host, run_module: RunModule) -> None:
-    host.broken.add("swapon")
-    assert "not every file system" in run_module(survival_kit, swap(host, "present"))["msg"]
-    assert not (host.root / "swap.img").exists()
-    assert "swap.img" not in (host.root / "etc/fstab").read_text()
-
-
-@pytest.mark.usefixtures("roomy")
-def test_a_file_that_could_not_be_filled_is_not_left(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(survival_kit.os, "posix_fallocate", full)
-    before = tree(host.root)
-    assert "No space left" in run_module(survival_kit, swap(host, "present"))["msg"]
-    assert tree(host.root) == before, "the next run begins as this one did"
-
-
-@pytest.mark.usefixtures("roomy")
-def test_a_run_that_was_cut_off_can_be_undone(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_off(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(survival_kit.os, "posix_fallocate", cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            run_module(survival_kit, swap(host, "present"))
-    assert (host.root / "swap.img").exists()
-    assert run_module(survival_kit, swap(host, "absent"))["changed"]
-    assert not (host.root / "swap.img").exists()
-
-
-@pytest.mark.usefixtures("roomy")
-def test_a_table_that_would_lose_bytes_is_left_alone(host: Host, run_module: RunModule) -> None:
-    (host.root / "etc/fstab").write_bytes(b"//server/\xfcber /mnt cifs defaults 0 0\n")
-    assert "by hand" in run_module(survival_kit, swap(host, "present"))["msg"]
-    assert not (host.root / "swap.img").exists()
-
-
-def test_swap_that_is_there_is_enough_and_never_ours(host: Host, run_module: RunModule) -> None:
-    (host.root / "proc/swaps").write_text("Filename Type Size Used Priority\n/swap.img\tfile\t16777212\t0\t-2\n")
-    assert not run_module(survival_kit, swap(host, "present", swap_gib=16))["changed"]
-    assert not run_module(survival_kit, swap(host, "absent"))["changed"]
 
 
 @pytest.mark.parametrize(
@@ -271,16 +187,9 @@ def test_swap_that_is_there_is_enough_and_never_ours(host: Host, run_module: Run
         ({"reserve": "present", "reserve_mib": 65536}, "reserve_mib"),
         ({"journal": "present", "journal_max_mib": 0}, "journal_max_mib"),
         ({"linger": "present", "linger_user": "../.."}, "the name of a user"),
-        ({"swap": "present", "swap_gib": 0}, "swap_gib"),
-        ({"swap": "present", "swap_path": "swap"}, "swap_path"),
-        ({"swap": "present", "swap_path": "/dev/nvme0n1"}, "swap_path"),
-        ({"swap": "present", "swap_gib": 200}, "to spare"),
     ],
 )
-def test_wrong_wishes_change_nothing(
-    host: Host, run_module: RunModule, args: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(survival_kit.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 50 * survival.GIB}))
+def test_wrong_wishes_change_nothing(host: Host, run_module: RunModule, args: dict[str, Any], text: str) -> None:
     before = tree(host.root)
     failed = run_module(survival_kit, {**ALL, **args, "root": str(host.root)})
     assert failed["failed"]
@@ -292,7 +201,3 @@ def test_wrong_wishes_change_nothing(
 def test_parsers_take_anything(text: str) -> None:
     for package in survival.parse_packages(text):
         assert package.name
-    for swap in survival.parse_swaps(text):
-        assert swap.size >= 0
-    assert survival.fstab_without(survival.fstab_with("", "/s"), "/s") == ""
-    assert survival.fstab_without(text, "/no such file") == text

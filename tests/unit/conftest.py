@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 sys.path[:0] = [str(ROOT / folder) for folder in ("library", "filter_plugins", "action_plugins", "script")]
 # The rooms of the tests, so that one may use what another has laid out, in whatever order they are read.
 sys.path += sorted(str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir())
+
+# ansible-playbook and its like lie beside this Python, whether or not its environment is activated.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 RunModule = Callable[..., dict[str, Any]]
 

@@ -8,7 +8,6 @@ download by name: the real one needs a package index, and runs in the sandbox.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -37,8 +36,6 @@ request.add_header("Authorization", "Bearer " + os.environ.get("HF_TOKEN", ""))
 with urllib.request.urlopen(request) as answer, open(target, "wb") as stream:
     stream.write(answer.read())
 """
-
-needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed here")
 
 
 class Node:

@@ -15,6 +15,7 @@ from ansible.module_utils.sparklanes.docker import jit_cache
 from ansible.module_utils.sparklanes.docker.jit_cache import CacheError
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from conftest import ROOT, RunModule
+from platforms import needs_root
 
 DIGEST = "sha256:7010d9cf73a987fade85c599ae26b655893b68ac3c9f82bb82096efb49f236b7"
 
@@ -144,7 +145,7 @@ SHARE = """
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the files of the role belong to root")
+@needs_root
 def test_a_spark_where_nothing_ever_ran_gets_the_kernels_of_the_first_that_can_give(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "lane/triton").mkdir(parents=True)

@@ -10,6 +10,7 @@ import pytest
 from ansible.module_utils.sparklanes.host import tree as host_tree
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.tree import Tree
+from platforms import needs_root
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_link_that_others_may_have_made_is_not_followed(outside: Path, target:
     assert (outside / "secret").read_text() == "s3cret"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to somebody else")
+@needs_root
 def test_a_folder_of_somebody_else_is_no_folder_of_root(outside: Path) -> None:
     root = outside / "root"
     (root / "home").mkdir()

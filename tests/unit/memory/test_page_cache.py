@@ -9,6 +9,7 @@ from typing import Any
 
 import page_cache_flush
 import page_cache_unit
+import platforms
 import pytest
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.memory import page_cache
@@ -303,14 +304,14 @@ def test_reload_waits_only_where_a_running_container_could_lose_its_gpu() -> Non
     assert "does not say" in host_units.reload_risk(None, "", [])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device node")
+@platforms.needs_root
 def test_device_nodes_without_a_link_are_found(tmp_path: Path) -> None:
     (tmp_path / "char").mkdir()
     try:
         os.mknod(tmp_path / "nvidia0", 0o600 | 0o020000, os.makedev(195, 0))
         os.mknod(tmp_path / "nvidiactl", 0o600 | 0o020000, os.makedev(195, 255))
     except PermissionError:
-        pytest.skip("this sandbox makes no device nodes")
+        platforms.skip("device nodes")
     (tmp_path / "char/195:255").symlink_to("../nvidiactl")
     (tmp_path / "nvidia-caps").mkdir()
     assert host_units.missing_links(tmp_path) == [str(tmp_path / "nvidia0")]

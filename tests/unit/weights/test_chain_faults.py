@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import platforms
 import pytest
 from ansible.module_utils.sparklanes.weights import safetensors
 from checkpoints import checkpoint, flip, shard
-from staging_nodes import SECOND, Chain, hub, needs_rsync, same, source
+from staging_nodes import SECOND, Chain, hub, same, source
 from test_chain_nodes import chain
 
 __all__ = ["chain", "hub", "source"]  # fixtures
-pytestmark = needs_rsync
 Make = Callable[..., Chain]
 SEEDS = [int(seed) for seed in os.environ.get("SPARKLANES_SEEDS", "1,2,3").split(",")]
 
@@ -118,7 +118,7 @@ def test_a_source_that_dies_midway_costs_a_rerun(chain: Make, source: Path) -> N
     assert kept.items() <= {path.name: path.stat().st_ino for path in made.nodes[1].path.iterdir()}.items(), "nothing twice"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+@platforms.needs_root
 def test_a_disk_that_fills_up_midway_is_told_and_costs_nothing(chain: Make, source: Path) -> None:
     checkpoint(source, size=300_000)
     # So slowly that little has come when the disk is filled.
@@ -128,7 +128,7 @@ def test_a_disk_that_fills_up_midway_is_told_and_costs_nothing(chain: Make, sour
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(small)], check=False, capture_output=True
     ).returncode:
-        pytest.skip("nothing may be mounted here")
+        platforms.skip("mount")
     try:
         made.lend()
         made.ask(0)

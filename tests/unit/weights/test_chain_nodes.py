@@ -15,10 +15,9 @@ import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from checkpoints import checkpoint, flip
 from conftest import RunModule
-from staging_nodes import SECOND, Chain, Node, Start, hub, needs_rsync, same, source
+from staging_nodes import SECOND, Chain, Node, Start, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
-pytestmark = needs_rsync
 Make = Callable[..., Chain]
 
 

@@ -9,13 +9,17 @@ import hashlib
 import mmap
 import os
 import random
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import platforms
 import pytest
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.weights.digest import BEHIND, Follower, Pace, digest, drop_cache
+from conftest import ROOT
 
 MIB = 1 << 20
 libc = ctypes.CDLL(None, use_errno=True)
@@ -40,12 +44,15 @@ def resident(path: Path) -> float:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A folder whose files' pages can be dropped: those of a tmpfs are its only place."""
-    mount = where(str(tmp_path))
-    if mount is None or mount.kind in ("tmpfs", "overlay", "ramfs"):
-        pytest.skip(f"{tmp_path} is no disk")
-    return tmp_path
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose files' pages can be dropped: those of a tmpfs, which /tmp may be, are its only place."""
+    for parent in (tmp_path, Path("/var/tmp"), ROOT):
+        mount = where(str(parent))
+        if mount is not None and mount.kind not in ("tmpfs", "overlay", "ramfs"):
+            with tempfile.TemporaryDirectory(prefix=".test-digesting-", dir=parent) as folder:
+                yield Path(folder)
+            return
+    platforms.skip("disk")
 
 
 def sums(data: bytes) -> tuple[str, str]:

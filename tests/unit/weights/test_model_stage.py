@@ -25,7 +25,7 @@ from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
 from checkpoints import flip, hub_cache
 from conftest import RunModule
-from staging_nodes import SECOND, Node, Start, free_port, hub, needs_rsync, same, source
+from staging_nodes import SECOND, Node, Start, free_port, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 
@@ -203,7 +203,6 @@ def borrow(node: Node, revision: str, lent: dict[str, Any], secret: str, **args:
     return node.stage(revision, source="chain", chain=chain, **args)
 
 
-@needs_rsync
 def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: Path) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
@@ -231,7 +230,6 @@ def test_a_peer_takes_it_from_the_first(nodes: list[Node], hub: Start, source: P
         assert not file.is_file() or b"once-" not in file.read_bytes(), file
 
 
-@needs_rsync
 def test_a_hub_cache_with_odd_names_is_lent_as_it_lies(nodes: list[Node], source: Path) -> None:
     (source / "more stuff").mkdir()
     (source / "more stuff" / "we*rd #[1];ü.json").write_text("{}")
@@ -265,7 +263,6 @@ def test_model_and_drafter_in_one_job(nodes: list[Node], hub: Start) -> None:
     assert "two models have the same name" in twice["msg"]
 
 
-@needs_rsync
 def test_without_the_secret_nothing_is_given(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
@@ -275,7 +272,6 @@ def test_without_the_secret_nothing_is_given(nodes: list[Node], hub: Start) -> N
     assert "auth failed" in result["msg"]
 
 
-@needs_rsync
 def test_rot_at_the_lender_does_not_spread(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
@@ -287,7 +283,6 @@ def test_rot_at_the_lender_does_not_spread(nodes: list[Node], hub: Start) -> Non
     assert not (nodes[1].path / SECOND).exists()
 
 
-@needs_rsync
 def test_lending_ends_by_itself(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
@@ -300,7 +295,6 @@ def test_lending_ends_by_itself(nodes: list[Node], hub: Start) -> None:
     assert json.dumps(lending.result("lend")).count("without a request") == 1
 
 
-@needs_rsync
 def test_a_daemon_left_by_another_staging_is_replaced(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
@@ -312,7 +306,6 @@ def test_a_daemon_left_by_another_staging_is_replaced(nodes: list[Node], hub: St
     assert borrow(nodes[1], revision, wider, "once-3")["staged"]
 
 
-@needs_rsync
 def test_a_peer_that_has_nothing_and_gets_nothing_is_not_waited_for(nodes: list[Node]) -> None:
     lent = nodes[0].lend("c" * 40, free_port(), "once-1")
     result = borrow(nodes[1], "c" * 40, lent, "once-1")
@@ -362,7 +355,6 @@ def test_what_is_there_is_read_gently_and_what_arrives_has_no_such_limit(nodes: 
     assert "verify_workers is 0" in node.ask(revision, verify_workers=0)["msg"]
 
 
-@needs_rsync
 def test_another_daemon_on_the_port_is_not_taken_for_ours(nodes: list[Node], tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "other.conf").write_text(f"address = 127.0.0.1\nport = {port}\nuse chroot = no\n")

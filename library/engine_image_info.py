@@ -69,6 +69,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import probe as docker_probe
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import Found, ImageStore
@@ -80,7 +81,7 @@ class Probe:
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
-        self.store = ImageStore(module.run_command, module.params["images_dir"])
+        self.store = ImageStore(commands.run, module.params["images_dir"])
 
     def run(self) -> dict[str, Any]:
         reference = self.module.params["reference"]

@@ -163,6 +163,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import failures, sentence
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, guarding_memory, load, refuse_without_room
@@ -205,8 +206,8 @@ class EngineImage:
         self.host: str = self.params["host"]
         self.ids: list[str] = self.params["ids"]
         self.reference = docker_images.Reference(self.params["repository"], self.params["digest"], tuple(self.ids))
-        self.docker = Docker(module.run_command)
-        self.images = ImageStore(module.run_command, self.params["images_dir"])
+        self.docker = Docker(commands.run)
+        self.images = ImageStore(commands.run, self.params["images_dir"])
         self.actions: list[str] = []
 
     def fail(self, problem: str) -> NoReturn:

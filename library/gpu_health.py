@@ -87,6 +87,7 @@ import shutil
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
@@ -131,7 +132,7 @@ def missing(module: AnsibleModule, docker: bool) -> str:
     if params["python"]:
         return "" if shutil.which(params["python"]) else f"{params['python']} is no program of this Spark"
     try:
-        found = ImageStore(module.run_command).find(params["image"], params["image_ids"]) if docker else None
+        found = ImageStore(commands.run).find(params["image"], params["image_ids"]) if docker else None
     except DockerError as error:
         return str(error)
     return "" if found else f"{params['image']} is not on this Spark. Run site.yml, which brings the lane's image"
@@ -165,7 +166,7 @@ def main() -> None:
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
     if not jobs.status(gpu_measure.JOB).running:
-        problem = gpu_measure.may_start(module.run_command, docker)[0] or missing(module, docker)
+        problem = gpu_measure.may_start(commands.run, docker)[0] or missing(module, docker)
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
     if module.check_mode:

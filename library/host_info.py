@@ -57,6 +57,7 @@ host:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import facts as host_facts
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     )
     wish = module.params
     try:
-        found = host_facts.facts(Path(wish["root"]), module.run_command, wish["sent"], wish["page_size"], wish["state_root"])
+        found = host_facts.facts(Path(wish["root"]), commands.run, wish["sent"], wish["page_size"], wish["state_root"])
     except OSError as error:
         module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
     module.exit_json(changed=False, actions=[], host=found)

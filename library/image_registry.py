@@ -102,6 +102,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.archive import GIB
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
@@ -132,7 +133,7 @@ class Registry:
         self.params = module.params
         self.jobs = Jobs(module.run_command, Path(self.params["jobs_dir"]))
         self.folder = Path(self.params["registry_dir"])
-        self.docker = Docker(module.run_command)
+        self.docker = Docker(commands.run)
 
     def program(self) -> str:
         """The program, unpacked and not installed where it is missing: installing the package would start a service on every address."""
@@ -160,7 +161,7 @@ class Registry:
 
     def lend(self) -> dict[str, Any]:
         address, port = str(self.params["address"]), int(self.params["port"])
-        image = ImageStore(self.module.run_command).inspect(self.params["image"])
+        image = ImageStore(commands.run).inspect(self.params["image"])
         if image is None:
             raise JobError(f"{self.params['image']} is not on this Spark, so it can't be lent")
         at = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -60,13 +60,14 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.jit_cache import CacheError, measure, pack, unpack
 
 
 def users(module: AnsibleModule, folder: Path) -> list[str]:
     """Running containers that see the folder: it is replaced as a whole, and they would go on writing into the one before."""
-    boxes = Docker(module.run_command).containers() if folder.is_dir() else []
+    boxes = Docker(commands.run).containers() if folder.is_dir() else []
     return [box.name for box in boxes if box.running and any(folder == Path(path) for path in box.mounts)]
 
 

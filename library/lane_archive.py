@@ -92,6 +92,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
@@ -107,7 +108,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
     missing = [entry["path"] for entry in params["files"] if not Path(entry["path"]).is_file()]
     if missing:
         raise JobError(f"{host}: {', '.join(missing)} is not staged here. Run site.yml, then archive")
-    found = ImageStore(module.run_command).find(params["image"], params["image_ids"])
+    found = ImageStore(commands.run).find(params["image"], params["image_ids"])
     if found is None:
         raise JobError(f"{host}: {params['image']} is not here. Run site.yml, then archive")
     action = f"Archive lane {params['lane']['lane_id']} to {parent}/{params['lane']['lane_id']}"

@@ -91,6 +91,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -185,8 +186,8 @@ class OverlayStage:
 
     def hashes_in_image(self, targets: list[str]) -> dict[str, str | None]:
         """sha256 of these files in the image, None for a file that it does not have."""
-        docker = Docker(self.module.run_command)
-        found = ImageStore(self.module.run_command).find(self.image, self.params["image_ids"])
+        docker = Docker(commands.run)
+        found = ImageStore(commands.run).find(self.image, self.params["image_ids"])
         if found is None:
             self.fail(
                 [

@@ -93,6 +93,7 @@ logs:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
 
@@ -114,7 +115,7 @@ def main() -> None:
     )
     wish = module.params
     try:
-        rank = Rank(module.run_command, wish["deployment"], wish["root"], wish["log_root"], wish["stamp"], module.check_mode)
+        rank = Rank(commands.run, wish["deployment"], wish["root"], wish["log_root"], wish["stamp"], module.check_mode)
     except ValueError as error:
         module.fail_json(msg=str(error))
     try:

@@ -57,6 +57,7 @@ spec:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Docker, DockerError
 from ansible.module_utils.sparklanes.rank.drift import spec_of_inspect
 
@@ -71,7 +72,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    docker = Docker(module.run_command)
+    docker = Docker(commands.run)
     try:
         if module.params["container"]:
             box = docker.named(module.params["container"])

@@ -95,6 +95,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
 from ansible.module_utils.sparklanes.engine import log as engine_log
 
@@ -163,7 +164,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    docker = Docker(module.run_command)
+    docker = Docker(commands.run)
     result: dict[str, Any] = {
         "running": False, "release": "", "finished": False, "failure": "", "job_failed": False, "error": "", "remedy": "", "hardware_or_memory": False,
         "progress": "no rank runs here", "heartbeat_age": None, "container": {}, "log": {},

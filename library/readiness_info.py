@@ -124,6 +124,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.commands import ask
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -251,7 +252,7 @@ def main() -> None:
     end = params["master_port"]
     # Before anything that takes time: the others may come at any moment.
     listener = fabric_reach.Listener(end["address"], end["port"]) if end and end["listen_for"] else None
-    docker, images = Docker(module.run_command), ImageStore(module.run_command, Path(params["root"], "images"))
+    docker, images = Docker(commands.run), ImageStore(commands.run, Path(params["root"], "images"))
     boxes: list[Container] = []
     try:
         store = Store(params["deployment"], params["root"])

@@ -77,6 +77,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -92,8 +93,8 @@ class Prune:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.root = Path(module.params["root"])
-        self.docker = Docker(module.run_command)
-        self.images = ImageStore(module.run_command, self.root / "images")
+        self.docker = Docker(commands.run)
+        self.images = ImageStore(commands.run, self.root / "images")
         self.stores = [Store(entry.name, str(self.root)) for entry in folders(self.root / "deployments")]
 
     def find(self) -> list[Item]:

@@ -111,6 +111,7 @@ import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import survival
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
@@ -214,7 +215,7 @@ class SurvivalKit(HostEdits):
                 )
 
     def reload(self, ssh: str) -> None:
-        risk = host_units.reload_risk_here(self.module.run_command, self.at("/dev"))
+        risk = host_units.reload_risk_here(commands.run, self.at("/dev"))
         if risk:
             self.waiting.append(f"The drop-ins count from the next boot or run: {risk}")
             return

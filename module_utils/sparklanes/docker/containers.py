@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, Run, ask
+from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, TIMED_OUT, Run
 from ansible.module_utils.sparklanes.common.secrets import blanked_env, blanked_words
 
 NO_DOCKER = "docker is not installed"
@@ -124,15 +124,28 @@ def container_of_cgroup(text: str) -> str:
     return found[-1] if found else ""
 
 
+# A daemon that hangs (its storage, its containerd) lets its client wait for ever.
+QUESTION_SECONDS, DEED_SECONDS = 60.0, 900.0
+_TAKES_ITS_TIME = ("pull", "push", "save", "load")
+
+
+def patience(words: Sequence[str]) -> float | None:
+    """How long `docker WORDS…` may take; None for what moves an image, whose time is that of the network."""
+    if words[0] in _TAKES_ITS_TIME:
+        return None
+    question = words[0] in ("ps", "inspect", "info", "version") or tuple(words[:2]) in (("image", "inspect"), ("image", "ls"))
+    return QUESTION_SECONDS if question else DEED_SECONDS
+
+
 class Docker:
-    """Docker's command line on this Spark."""
+    """Docker's command line on this Spark. `run` is `commands.run`."""
 
     def __init__(self, run: Run, binary: str = "docker") -> None:
         self._run = run
         self._binary = binary
 
     def call(self, *args: str, environ: Mapping[str, str] | None = None) -> str:
-        rc, out, err = ask(self._run, [self._binary, *args], environ_update=dict(environ or {}))
+        rc, out, err = self._run([self._binary, *args], environ_update=dict(environ or {}), seconds=patience(args))
         if rc == NOT_FOUND:
             raise DockerError(NO_DOCKER)
         if rc != 0:
@@ -158,7 +171,7 @@ class Docker:
         ids = self.call("ps", "--all", "--quiet", "--no-trunc", *chosen).split()
         if not ids:
             return []
-        rc, out, err = self._run([self._binary, "inspect", "--type", "container", *ids], environ_update={})
+        rc, out, err = self._run([self._binary, "inspect", "--type", "container", *ids], seconds=patience(["inspect"]))
         # One that went away since it was listed (somebody's `docker run --rm`) is no error; the others are in the answer.
         if rc != 0 and "no such container" not in err.lower():
             raise DockerError(f"docker inspect failed (exit {rc}): {(err or out).strip()[-600:]}")
@@ -178,11 +191,13 @@ class Docker:
         part = path.with_name(f".{path.name}.part")
         with part.open("wb") as stream:
             part.chmod(0o640)
-            done = subprocess.run(
-                [self._binary, "logs", "--timestamps", container.id], stdout=stream, stderr=subprocess.STDOUT, check=False
-            )
-        if done.returncode != 0:
-            raise DockerError(f"the log of {container.name} could not be saved to {path} (docker logs: exit {done.returncode})")
+            argv = [self._binary, "logs", "--timestamps", container.id]
+            try:
+                code = subprocess.run(argv, stdout=stream, stderr=subprocess.STDOUT, check=False, timeout=DEED_SECONDS).returncode
+            except subprocess.TimeoutExpired:
+                code = TIMED_OUT
+        if code != 0:
+            raise DockerError(f"the log of {container.name} could not be saved to {path} (docker logs: exit {code})")
         part.rename(path)
         record = json.loads(self.call("inspect", "--type", "container", container.id))
         for entry in record:

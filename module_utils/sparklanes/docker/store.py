@@ -24,7 +24,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
-from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.docker.containers import QUESTION_SECONDS, DockerError
 from ansible.module_utils.sparklanes.docker.images import LocalImage, parse_inspect, parse_list
 
 IMAGES = Path("/var/lib/sparklanes/images")
@@ -51,7 +51,7 @@ class ImageStore:
 
     def inspect(self, name: str) -> LocalImage | None:
         """One image by a name or an ID, None where it is not here. DockerError where Docker does not say."""
-        rc, out, err = self._run(["docker", "image", "inspect", name])
+        rc, out, err = self._run(["docker", "image", "inspect", name], seconds=QUESTION_SECONDS)
         if rc == 0:
             found: LocalImage = parse_inspect(out)
             return found
@@ -79,7 +79,9 @@ class ImageStore:
         return Found(str(known), "record", image) if image is not None else None
 
     def _named(self, digest: str) -> list[str]:
-        rc, out, err = self._run(["docker", "image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}"])
+        rc, out, err = self._run(
+            ["docker", "image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}"], seconds=QUESTION_SECONDS
+        )
         if rc != 0:
             raise DockerError(f"docker image ls: {err.strip()}")
         return [f"{row.repository}@{row.digest}" for row in parse_list(out) if row.digest == digest and row.repository]

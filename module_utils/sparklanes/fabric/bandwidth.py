@@ -9,12 +9,11 @@ alone, then all of them at once, towards the next Spark in the order of ranks an
 from __future__ import annotations
 
 import re
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 
 # Gb/s. NVIDIA's guide measures 92.6 + 97.3 over the two halves at once, one half alone reaches 111.7; 8 to 25 is a
@@ -146,25 +145,14 @@ def server_argv(program: str, test: Facts, size: int, iterations: int, seconds: 
     return ["systemd-run", "--collect", "--quiet", unit, *limits, *argv(program, {**test, "address": ""}, size, iterations)]
 
 
-def run(commands: Sequence[Sequence[str]], seconds: float) -> list[Measured]:
+def run(programs: Sequence[Sequence[str]], seconds: float) -> list[Measured]:
     """Run clients at once; none outlives its time."""
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        for command in commands
-    ]
-    end = time.monotonic() + seconds
     found = []
-    for process in started:
-        try:
-            text, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text, _ = process.communicate()
-            found.append(Measured(None, parse(text).mtu, f"no result within {seconds:g} s: {complaint(text)}"))
-            continue
+    for code, text, error in commands.together(programs, seconds):
         measured = parse(text)
-        if process.returncode != 0:
-            measured = Measured(None, measured.mtu, f"exit {process.returncode}: {complaint(text)}")
+        if code != 0:
+            why = f"no result within {seconds:g} s" if code == commands.TIMED_OUT else f"exit {code}"
+            measured = Measured(None, measured.mtu, f"{why}: {complaint(text or error)}")
         found.append(measured)
     return found
 

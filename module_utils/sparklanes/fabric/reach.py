@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, Check, judged
 
 ALL_PAIRS_UP_TO = 8  # nodes; a larger deployment pings its neighbours in the ring of ranks
@@ -105,47 +105,23 @@ def ping_argv(program: str, probe: Facts, size: int) -> list[str]:
 
 def run_pings(program: str, probes: Sequence[Facts], seconds: float = 15) -> list[dict[str, Any]]:
     """All at once, so that the time is that of the slowest. A large ping that fails is followed by a small one."""
-    large = _together([ping_argv(program, probe, int(probe["size"])) for probe in probes], seconds)
-    lost = [index for index, (code, _) in enumerate(large) if code != 0]
-    small = dict(zip(lost, _together([ping_argv(program, probes[i], SMALL) for i in lost], seconds), strict=True))
+    large = commands.together([ping_argv(program, probe, int(probe["size"])) for probe in probes], seconds)
+    lost = [index for index, (code, *_) in enumerate(large) if code != 0]
+    small = dict(zip(lost, commands.together([ping_argv(program, probes[i], SMALL) for i in lost], seconds), strict=True))
     return [
         {
             **probe,
             "ok": large[index][0] == 0,
             "small": small[index][0] == 0 if index in small else None,
-            "said": "" if large[index][0] == 0 else complaint(large[index][1]),
+            "said": "" if large[index][0] == 0 else complaint("\n".join(large[index][1:])),
         }
         for index, probe in enumerate(probes)
     ]
 
 
-def _together(commands: Iterable[Sequence[str]], seconds: float) -> list[tuple[int, str]]:
-    def start(argv: Sequence[str]) -> subprocess.Popen[str] | OSError:
-        try:
-            return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        except OSError as error:
-            return error
-
-    started = [start(argv) for argv in commands]
-    end = time.monotonic() + seconds
-    found = []
-    for process in started:
-        if isinstance(process, OSError):
-            found.append((127, str(process)))
-            continue
-        try:
-            text, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text, _ = process.communicate()
-            text += f"\nping did not end within {seconds:g} s"
-        found.append((process.returncode, text))
-    return found
-
-
 def complaint(text: str) -> str:
     """The line of ping's output that says why, if one does."""
-    wanted = re.compile(r"(?i)error|mtu|frag|unreachable|prohibited|bind|cannot|invalid|unknown|did not end|no such")
+    wanted = re.compile(r"(?i)error|mtu|frag|unreachable|prohibited|bind|cannot|invalid|unknown|did not answer|no such")
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in lines if wanted.search(line) and "packets transmitted" not in line), "")[:200]
 

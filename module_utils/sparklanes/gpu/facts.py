@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SETTINGS, Cap, parse_cap, parse_settings
 from ansible.module_utils.sparklanes.gpu.nvidia_smi import Report, parse_compute_apps, parse_xml
 from ansible.module_utils.sparklanes.gpu.xid import parse_kernel_log
@@ -42,25 +42,8 @@ Ask = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 def ask(argv: Sequence[str], seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
-    """Run a program; one that does not end in time is left behind, since a kill may not reach it either."""
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        return 127, "", f"{argv[0]}: {error.strerror or error}"
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return 124, "", f"{argv[0]} did not answer within {seconds:g} s: the driver hangs"
-    return process.returncode, out, err
+    rc, out, err = commands.run(argv, seconds=seconds)
+    return rc, out, f"{err}: the driver hangs" if rc == commands.TIMED_OUT else err
 
 
 def read(path: Path) -> str:
@@ -84,7 +67,7 @@ def kernel_log(run: Ask) -> tuple[str, str]:
 def report(run: Ask) -> Report:
     """Ask nvidia-smi for everything; where it leaves the processes out, ask for these again."""
     rc, out, err = run(("nvidia-smi", "-q", "-x"))
-    if rc == 127:
+    if rc == commands.NOT_FOUND:
         return Report(error=ABSENT)
     if rc != 0:
         return Report(error=f"nvidia-smi: exit {rc}: {' '.join((err or out).split())[:200]}")

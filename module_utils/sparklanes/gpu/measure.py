@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -135,7 +136,7 @@ def burn_argv(args: Mapping[str, Any], script: Path, image: str = "") -> list[st
 
 def local_image(args: Mapping[str, Any]) -> str:
     """The name under which this Spark's Docker finds the image, as a rank finds it."""
-    found = ImageStore(plain_run).find(str(args["image"]), args.get("image_ids") or [])
+    found = ImageStore(commands.run).find(str(args["image"]), args.get("image_ids") or [])
     if found is None:
         raise JobError(f"{args['image']} is not on this Spark. Run site.yml, which brings the lane's image")
     return str(found.name)
@@ -251,17 +252,12 @@ def keep(folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
     write_json(folder / "gpu.json", {"schema": SCHEMA, "runs": list(runs)[-RUNS_KEPT:]}, 0o644)
 
 
-def plain_run(argv: Sequence[str], **_: Any) -> tuple[int, str, str]:
-    """What Docker() wants of AnsibleModule.run_command."""
-    return gpu_facts.ask(argv, 60.0)
-
-
 def burn(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
     """The job. Its result is the run; the history keeps it too."""
     folder = Path(args.get("folder") or FOLDER)
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     in_docker = not args.get("python")
-    why, before = may_start(plain_run, docker=in_docker or Path("/var/run/docker.sock").exists())
+    why, before = may_start(commands.run, docker=in_docker or Path("/var/run/docker.sock").exists())
     if why:
         raise JobError(why)
     began = time.time()
@@ -270,7 +266,7 @@ def burn(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> di
     finally:
         if in_docker:
             # A container that ended is gone (--rm). One that still runs is asked first, as a rank is.
-            gpu_facts.ask(["docker", "stop", "--time", str(STOP_SECONDS), CONTAINER], STOP_SECONDS + 30.0)
+            commands.run(["docker", "stop", "--time", str(STOP_SECONDS), CONTAINER], STOP_SECONDS + 30.0)
     report.phase("judge")
     run = {
         "at": int(began),

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.host.edits import HostEdits
@@ -130,7 +131,7 @@ class OwnUnit:
         elif old == self.wanted and self.show().get("NeedDaemonReload") != "yes":
             return
         # systemd knows an older text of the unit (or, before release 246, has not seen the new file).
-        risk = reload_risk_here(self.edits.module.run_command, self.edits.at("/dev"))
+        risk = reload_risk_here(commands.run, self.edits.at("/dev"))
         if risk:
             self.edits.waiting.append(f"{self.name} keeps its old text for now: {risk}")
             return

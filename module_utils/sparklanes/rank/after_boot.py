@@ -10,13 +10,13 @@ stays stopped, and what waits for a person goes on waiting.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, read_json, write_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.host import boots as host_boots
@@ -68,19 +68,11 @@ def decide(policy: str, state: DeploymentState, transaction: Transaction | None)
     return state.current, f"starts release {state.current} of lane {state.lane}, which passed all gates"
 
 
-def run_command(argv: list[str], environ_update: Mapping[str, str] | None = None, **_: Any) -> tuple[int, str, str]:
-    """In the shape of AnsibleModule.run_command."""
-    done = subprocess.run(
-        argv, env={**os.environ, **(environ_update or {})}, capture_output=True, text=True, errors="replace", check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def wait_for_address(address: str, seconds: float = LINKS_SECONDS) -> str:
     """Why the fabric is not there yet after all that time, empty once it is: its links come up after the management network."""
     end = time.monotonic() + seconds
     while address:
-        _, out, err = run_command(["ip", "-brief", "address", "show"])
+        _, out, err = commands.run(["ip", "-brief", "address", "show"])
         if any(word.partition("/")[0] == address for word in out.split()):
             return ""
         if time.monotonic() >= end:
@@ -111,7 +103,7 @@ def note_start(state_root: str, release: str, now: float, boot: str) -> None:
 
 def in_the_way(deployment: str) -> str:
     """What works on the GPU beside this deployment already: Docker starts again what has a restart policy."""
-    boxes = [box for box in Docker(run_command).containers() if box.running and box.deployment != deployment]
+    boxes = [box for box in Docker(commands.run).containers() if box.running and box.deployment != deployment]
     return ", ".join(box.name for box in boxes if box.uses_gpu or box.deployment)
 
 
@@ -143,7 +135,7 @@ def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
     if missing:
         return missing
     note_start(state_root, release, now, boot)
-    Rank(run_command, deployment, state_root, log_root).start(release, os.environ)
+    Rank(commands.run, deployment, state_root, log_root).start(release, os.environ)
     return ""
 
 

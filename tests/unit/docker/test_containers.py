@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.docker.containers import Docker, parse_inspect
+import pytest
+from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.docker import containers
+from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError, parse_inspect
 
 
 def test_the_record_beside_a_saved_log_holds_no_secret(tmp_path: Path) -> None:
@@ -33,3 +37,21 @@ def test_the_record_beside_a_saved_log_holds_no_secret(tmp_path: Path) -> None:
     assert "SECRET" not in text.replace("AWS_SECRET_ACCESS_KEY", "")
     assert json.loads(text)[0]["Config"]["Cmd"] == ["serve", "/m", "--api-key", "(hidden)"]
     assert json.loads(text)[0]["Config"]["Env"][2] == "HF_HOME=/x"
+
+
+def test_a_daemon_that_hangs_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "QUESTION_SECONDS", 0.3)
+    monkeypatch.setattr(containers, "DEED_SECONDS", 0.3)
+    binary = tmp_path / "docker"
+    binary.write_text("#!/bin/sh\nsleep 60\n")
+    binary.chmod(0o755)
+    docker, began = Docker(commands.run, str(binary)), time.monotonic()
+    box = parse_inspect('[{"Id": "a", "Name": "/x"}]')[0]
+    for ask in (docker.info, docker.containers, lambda: docker.call("start", "x")):
+        with pytest.raises(DockerError, match="docker did not answer"):
+            ask()
+    with pytest.raises(DockerError, match="could not be saved"):
+        docker.save_logs(box, tmp_path / "x.log")
+    assert not (tmp_path / "x.log").exists()
+    assert time.monotonic() - began < 20
+    assert containers.patience(["pull", "x"]) is None

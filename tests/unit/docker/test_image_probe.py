@@ -6,6 +6,7 @@ from typing import Any
 
 import engine_image_info
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import probe as docker_probe
 from ansible.module_utils.sparklanes.gates import image as gates_image
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
@@ -162,6 +163,7 @@ class Played:
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     made = Played()
     monkeypatch.setattr(engine_image_info.AnsibleModule, "run_command", made.run)
+    monkeypatch.setattr(commands, "run", made.run)
     monkeypatch.setattr(docker_probe, "HELP_BYTES", 0)
     return made
 

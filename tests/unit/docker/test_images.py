@@ -8,6 +8,7 @@ from typing import Any
 import engine_image_pull
 import image_registry as image_registry_module
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import archive as docker_archive
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
@@ -160,6 +161,7 @@ def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedDocker:
     played = PlayedDocker()
     monkeypatch.setitem(engine_image_pull.OPTIONS["images_dir"], "default", str(tmp_path / "images"))
     monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", played.run)
+    monkeypatch.setattr(commands, "run", played.run)
     monkeypatch.setattr(engine_image_pull.shutil, "which", lambda _: "/usr/bin/docker")
     return played
 
@@ -211,6 +213,7 @@ def test_no_digest_no_docker_call(
     docker: PlayedDocker, run_module: RunModule, digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", lambda *_, **__: pytest.fail("Docker was asked"))
+    monkeypatch.setattr(commands, "run", lambda *_, **__: pytest.fail("Docker was asked"))
     result = run_module(engine_image_pull, {**ASK, "digest": digest})
     assert result["failed"]
     assert result["msg"].startswith("spark-1: lane_image.digest")
@@ -358,6 +361,7 @@ def test_a_registry_that_cannot_write_says_where(
     docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr(image_registry_module.AnsibleModule, "run_command", docker.run)
+    monkeypatch.setattr(commands, "run", docker.run)
     docker.local["x"] = image()
     result = run_module(image_registry_module, {**options, "registry_dir": "/proc/x", "jobs_dir": "/proc/y"})
     assert result["failed"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jit_cache as module
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import jit_cache
 from ansible.module_utils.sparklanes.docker.jit_cache import CacheError
 from ansible.module_utils.sparklanes.lane import render as lane_render
@@ -101,9 +102,7 @@ def test_a_cache_is_not_replaced_under_a_container_that_writes_into_it(
     there = tmp_path / "b/lane"
     there.mkdir(parents=True)
     box = {"Id": "box", "State": {"Running": running}, "Mounts": [{"Source": str(there), "Destination": "/jit"}]}
-    monkeypatch.setattr(
-        module.AnsibleModule, "run_command", lambda _, argv, **__: (0, "box" if argv[1] == "ps" else json.dumps([box]), "")
-    )
+    monkeypatch.setattr(commands, "run", lambda argv, **_: (0, "box" if argv[1] == "ps" else json.dumps([box]), ""))
     jit_cache.pack(cache, tmp_path / "cache.tar")
     result = run_module(module, {"path": str(there), "state": "filled", "archive": str(tmp_path / "cache.tar")})
     assert (result["changed"], result["files"]) == (changed, 2 * changed)

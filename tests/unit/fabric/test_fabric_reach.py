@@ -182,7 +182,7 @@ def test_pings_of_all_kinds(ping: str) -> None:
     assert [(result["ok"], result["small"]) for result in found] == [(True, None), (False, True), (False, False), (False, False)]
     assert found[1]["said"] == "ping: local error: message too long, mtu=1500"
     assert found[2]["said"] == ""
-    assert found[3]["said"] == "ping did not end within 1 s"
+    assert found[3]["said"] == "ping did not answer within 1 s"
     calls = Path(ping).with_name("calls").read_text().splitlines()
     assert "-n -q -c 2 -i 0.3 -W 2 -M do -s 8972 -I fab0 -I 10.0.0.9 10.0.0.1" in calls
     assert sum(" -s 56 " in call for call in calls) == 3

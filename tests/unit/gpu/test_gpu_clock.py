@@ -8,6 +8,7 @@ from typing import Any
 
 import gpu_clock_unit
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import nvidia_smi
 from conftest import FIXTURES, ROOT, RunModule
@@ -60,6 +61,7 @@ class Spark(FakeSystemd):
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path)
     monkeypatch.setattr(gpu_clock_unit.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
+    monkeypatch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
     monkeypatch.setattr(gpu_clock_unit.gpu_facts, "report", made.report)
     monkeypatch.setattr(gpu_clock_unit, "EFFECT_SECONDS", 0.0)
     monkeypatch.setattr(gpu_clock_unit.host_units, "reload_risk_here", lambda *_: "")

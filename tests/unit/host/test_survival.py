@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import survival_kit
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import ledger, survival
 from conftest import RunModule
 from hypothesis import given
@@ -69,6 +70,7 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path)
     monkeypatch.setattr(survival_kit.AnsibleModule, "run_command", made.run)
+    monkeypatch.setattr(commands, "run", made.run)
     monkeypatch.setattr(survival_kit.host_units, "gpu_containers", lambda _run: (made.gpu_containers, "systemd"))
     monkeypatch.setattr(survival_kit.host_units, "missing_links", lambda _dev: ["/dev/nvidia0"])
     return made

@@ -11,6 +11,7 @@ import page_cache_flush
 import page_cache_unit
 import platforms
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.memory import page_cache
 from ansible.module_utils.sparklanes.memory.page_cache import GIB, Effect, Governor, Memory, Settings
@@ -344,6 +345,7 @@ class Systemd(FakeSystemd):
 def systemd(spark: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     made = Systemd(spark)
     monkeypatch.setattr(page_cache_unit.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
+    monkeypatch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
     monkeypatch.setattr(page_cache_unit, "PROOF_SECONDS", 0.0)
     monkeypatch.setattr(host_units.shutil, "which", lambda _: "/usr/bin/docker")
     return made

@@ -9,6 +9,7 @@ from typing import Any
 
 import boot_policy
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.jobs import payload
 from ansible.module_utils.sparklanes.rank import after_boot
 from ansible.module_utils.sparklanes.release.store import Store
@@ -245,7 +246,7 @@ def test_a_policy_without_a_unit_is_refused(tmp_path: Path, run_module: RunModul
 def test_a_rank_waits_for_the_fabric_and_says_what_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ["lo UNKNOWN 127.0.0.1/8", "lo UNKNOWN 127.0.0.1/8\nenp1s0f0np0 UP 192.168.100.11/24"]
     clock = {"now": 0.0}
-    monkeypatch.setattr(after_boot, "run_command", lambda *_: (0, shown[min(len(shown) - 1, int(clock["now"] // 2))], ""))
+    monkeypatch.setattr(commands, "run", lambda *_: (0, shown[min(len(shown) - 1, int(clock["now"] // 2))], ""))
     monkeypatch.setattr(after_boot.time, "monotonic", lambda: clock["now"])
     monkeypatch.setattr(after_boot.time, "sleep", lambda seconds: clock.update(now=clock["now"] + seconds))
     assert after_boot.wait_for_address("192.168.100.11") == ""

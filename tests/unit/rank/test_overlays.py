@@ -10,6 +10,7 @@ import overlay_stage
 import pytest
 import sparklanes as filters
 from ansible.errors import AnsibleFilterError
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.rank import overlays
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from ansible.module_utils.sparklanes.rank.overlays import OverlayFile
@@ -143,6 +144,7 @@ class Spark:
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path / "spark/overlays")
     monkeypatch.setattr(overlay_stage.AnsibleModule, "run_command", made.run)
+    monkeypatch.setattr(commands, "run", made.run)
     return made
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import staged_prune
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.release import prune as release_prune
 from ansible.module_utils.sparklanes.release.prune import Item, Needed
@@ -91,6 +92,7 @@ class Spark:
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path)
     monkeypatch.setattr(staged_prune.AnsibleModule, "run_command", made.run)
+    monkeypatch.setattr(commands, "run", made.run)
     return made
 
 

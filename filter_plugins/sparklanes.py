@@ -417,6 +417,7 @@ class FilterModule:
             "sparklanes_status": gates_launch.status_lines,
             "sparklanes_transaction_id": transaction_id,
             "sparklanes_weights_lack": chain_order.lack,
+            "sparklanes_weights_now": chain_order.now,
             "sparklanes_weights_servers": chain_order.servers,
             "sparklanes_weights_table": chain_order.table,
             "teacher_forcing_bank": teacher_forcing_bank,

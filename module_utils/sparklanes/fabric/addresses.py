@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.fabric.netplan import BLOCKS, NOTHING, render
 
 Facts = Mapping[str, Any]
@@ -127,13 +128,15 @@ def _unusable(interface: Any) -> list[str]:
     return []
 
 
-def node_checks(host: str, rails: Sequence[Facts], info: Facts | None, wanted: str | None) -> list[Check]:
-    """What the Spark itself says to the plan. `info`: of fabric_network_info, None where the host did not answer.
+def node_checks(host: str, rails: Sequence[Facts], seen: Look, wanted: str | None) -> list[Check]:
+    """What the Spark itself says to the plan. `seen`: of fabric_network_info.
 
     wanted: the text of our file; None takes it away.
     """
-    if info is None:
-        return [judged("NODE.REACHABLE", host, None, "no answer over ssh", "answers", f"Look at {host}. Nothing was written.")]
+    if seen.facts is None:
+        id_, expected = ("NODE.FACTS", "measured") if seen.broke else ("NODE.REACHABLE", "answers")
+        return [judged(id_, host, None, seen.problem, expected, f"Look at {host}. Nothing was written.")]
+    info = seen.facts
     checks = [
         judged(
             "NETPLAN.TOOL",
@@ -198,19 +201,20 @@ def _management(host: str, rails: Sequence[Facts], info: Facts, interfaces: Mapp
 
 
 def judge(
-    settings: Mapping[str, Facts], infos: Mapping[str, Facts | None], present: bool = True
+    settings: Mapping[str, Facts], infos: Mapping[str, Look], present: bool = True
 ) -> tuple[dict[str, list[dict[str, str]]], list[Check]]:
     """The whole plan and everything that is to be said about it."""
     if not present:
         return {host: [] for host in settings}, [
-            check for host in settings for check in node_checks(host, [], infos.get(host), None)
+            check for host in settings for check in node_checks(host, [], infos.get(host) or look(None), None)
         ]
     rails, checks = plan(settings)
     checks += address_checks({host: mine for host, mine in rails.items() if mine})
     for host, mine in rails.items():
-        if mine or infos.get(host) is None:
+        seen = infos.get(host) or look(None)
+        if mine or seen.facts is None:
             text = render(mine, int(settings[host]["mtu"]), str(settings[host].get("renderer") or "")) if mine else ""
-            checks += node_checks(host, mine, infos.get(host), text)
+            checks += node_checks(host, mine, seen, text)
     return rails, checks
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gates, health and a reboot make of what the hosts themselves reported: registered results in, checks out.
 
-A host that did not answer counts as one of which nothing is known.
+A host that did not answer, and one whose look failed, count as hosts of which nothing is known (`common.registered`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
+from ansible.module_utils.sparklanes.common.registered import check_rows, look
 from ansible.module_utils.sparklanes.gates import readiness
-from ansible.module_utils.sparklanes.gates.launch import answered, reach
+from ansible.module_utils.sparklanes.gates.launch import reach
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import parity
 from ansible.module_utils.sparklanes.host import rules as host_rules
@@ -42,11 +43,11 @@ def hosts_kept(
     wrong = parity.unknown_names(fatal)
     if wrong:
         raise ValueError(f"gates_parity_fatal: {', '.join(wrong)} is unknown; expected some of {', '.join(parity.NAMES)}")
-    found = {host: (answered(result) or {}).get("host") for host, result in registered.items()}
-    told = {host: facts for host, facts in found.items() if facts}
+    found = {host: look(result, "host") for host, result in registered.items()}
+    told = {host: seen.facts for host, seen in found.items() if seen.facts}
     made: list[Check] = [
-        judged("HOST.FACTS", host, None, str((registered[host] or {}).get("msg") or "no answer"), "measured", f"Look at {host}.")
-        for host in found
+        judged("HOST.FACTS", host, None, seen.problem or "the module told nothing", "measured", f"Look at {host}.")
+        for host, seen in found.items()
         if host not in told
     ]
     for host, facts in told.items():
@@ -65,10 +66,10 @@ def hosts_kept(
 
 def before_reboot(registered: Facts, deployment: str, transaction: str, now: float) -> list[dict[str, str]]:
     """What a reboot would hurt that is not this deployment's own. `registered`: host → result of readiness_info."""
-    facts = {host: (answered(result) or {}).get("readiness") for host, result in registered.items()}
-    made = readiness.reachable(list(facts), facts)
-    for host, known in facts.items():
-        if known is not None:
+    looks = {host: look(result, "readiness") for host, result in registered.items()}
+    made = readiness.reachable(list(looks), looks)
+    for host, seen in looks.items():
+        if (known := seen.facts) is not None:
             made.append(readiness.docker(host, known))
             made.append(readiness.lock(host, known, transaction, now))
             made.append(readiness.strangers(host, known, deployment))
@@ -86,26 +87,24 @@ def gpu_checks(host: str, facts: Facts, wanted: bool) -> list[Check]:
 
 def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]:
     """One Spark after its reboot. `before`, `after`: host (host_info), readiness (readiness_info), memory (memory_info), fabric, swappiness."""
-    old, new = (answered(look.get("host")) or {} for look in (before, after))
-    was, now = (answered(look.get("readiness")) or {} for look in (before, after))
-    made = host_rules.rebooted(
-        host, old.get("host") or {}, new.get("host") or {}, dict(before.get("fabric") or {}), dict(after.get("fabric") or {})
-    )
-    facts = now.get("readiness") or {}
+    old, new = (look(seen.get("host"), "host") for seen in (before, after))
+    was, now = (look(seen.get("readiness"), "readiness") for seen in (before, after))
+    kept = new.facts or {}
+    made = host_rules.rebooted(host, old.facts or {}, kept, dict(before.get("fabric") or {}), dict(after.get("fabric") or {}))
+    if not kept:
+        made.append(judged("HOST.FACTS", host, None, new.problem or "the module told nothing", "measured", f"Look at {host}."))
+    made += readiness.reachable([host], {host: now})
+    facts = now.facts or {}
     made.append(readiness.docker(host, facts))
-    made += gpu_checks(host, facts, bool(((was.get("readiness") or {}).get("gpu") or {}).get("present")))
-    if new.get("host"):
-        made += parity.known(host, new["host"])
+    made += gpu_checks(host, facts, bool(((was.facts or {}).get("gpu") or {}).get("present")))
+    if kept:
+        made += parity.known(host, kept)
         made += [
-            host_rules.swappiness(host, new["host"], int(before["swappiness"]) if before.get("swappiness") else None),
-            host_rules.semaphores(host, new["host"]),
-            host_rules.page_cache(host, new["host"]),
+            host_rules.swappiness(host, kept, int(before["swappiness"]) if before.get("swappiness") else None),
+            host_rules.semaphores(host, kept),
+            host_rules.page_cache(host, kept),
         ]
-    memory = answered(after.get("memory"))
-    checks = [Check.from_dict(check) for check in (memory or {}).get("checks") or []]
-    made += checks or [
-        judged("MEM.FREE", host, None, str((memory or {}).get("msg") or "not measured"), "measured", f"Look at {host}.")
-    ]
+    made += check_rows(after.get("memory"), "MEM.FREE", host, "measured", f"Look at {host}.")
     return [check.to_dict() for check in made]
 
 
@@ -120,29 +119,26 @@ def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = p
     made = [
         Check.from_dict(check)
         for check in reach(
-            {host: look.get("roce") or {} for host, look in looks.items()},
-            {host: look.get("fabric") or {} for host, look in looks.items()},
+            {host: one.get("roce") for host, one in looks.items()}, {host: one.get("fabric") or {} for host, one in looks.items()}
         )
     ]
-    lanes = {host: look.get("lane") or {} for host, look in looks.items()}
-    for host, look in looks.items():
-        known = (answered(look.get("readiness")) or {}).get("readiness")
-        if known is None:
+    lanes = {host: one.get("lane") or {} for host, one in looks.items()}
+    for host, one in looks.items():
+        seen = look(one.get("readiness"), "readiness")
+        if seen.facts is not None or seen.broke:
+            made += check_rows(one.get("memory"), "MEM.CMA", host, "measured", f"Look at {host}.")
+        if (known := seen.facts) is None:
+            made += [check for check in readiness.reachable([host], {host: seen}) if check not in made]
             continue
         made.append(readiness.docker(host, known))
         made.append(readiness.deaths(host, known))
         container = [lanes[host].get(f"lane_container{layer}") or {} for layer in LAYERS]
         made += gpu_checks(host, known, any(layer.get("gpus") for layer in container))
-        memory = answered(look.get("memory")) or {}
-        checks = [Check.from_dict(check) for check in memory.get("checks") or []]
-        made += checks or [
-            judged("MEM.CMA", host, None, str(memory.get("msg") or "not measured"), "measured", f"Look at {host}.")
-        ]
     # While another lane serves, its swappiness is live.
     wanted = {
         host: int(lane["lane_swappiness"])
         for host, lane in lanes.items()
         if lane.get("lane_swappiness") is not None and not looks[host].get("other_lane")
     }
-    made_of_hosts = hosts_kept({host: look.get("host") or {} for host, look in looks.items()}, lanes, received, fatal, wanted)
+    made_of_hosts = hosts_kept({host: one.get("host") for host, one in looks.items()}, lanes, received, fatal, wanted)
     return [check.to_dict() for check in made] + made_of_hosts

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a launch makes of the results that its hosts registered: checks of the gates, what serves, why it failed, what to restore.
 
-A host that did not answer counts as one of which nothing is known.
+A host that did not answer, and one whose look failed, count as hosts of which nothing is known (`common.registered`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import judged
+from ansible.module_utils.sparklanes.common.checks import failures, judged
+from ansible.module_utils.sparklanes.common.registered import Look, answered, look
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
@@ -25,13 +26,6 @@ from ansible.module_utils.sparklanes.release import store as release_store
 Facts = Mapping[str, Any]
 
 
-def answered(result: Facts | None) -> Facts | None:
-    """A registered result, None where the host did not answer or the module broke."""
-    if not result or result.get("unreachable") or result.get("skipped"):
-        return None
-    return result
-
-
 def gate_a(
     registered: Facts,
     specs: Facts,
@@ -44,10 +38,9 @@ def gate_a(
 ) -> list[dict[str, str]]:
     """Checks of gate A. `registered`: host → result of readiness_info; `fabrics`: host → roce_fabric."""
     hosts = list(specs)
-    facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
     made = readiness.gate_a(
         hosts,
-        facts,
+        {host: look(registered.get(host), "readiness") for host in hosts},
         specs,
         staging,
         transaction,
@@ -64,7 +57,7 @@ def images(registered: Facts, lanes: Facts, specs: Facts) -> list[dict[str, str]
 
     registered: host → result of readiness_info; lanes: host → its lane; specs: host → its rank spec.
     """
-    known = {host: ((answered(registered.get(host)) or {}).get("readiness") or {}).get("image") for host in specs}
+    known = {host: (look(registered.get(host), "readiness").facts or {}).get("image") for host in specs}
     if not any(known.values()):
         return []  # IMAGE.DIGEST says so
     host = next((host for host, image in known.items() if image and image.get("probe")), next(iter(specs)))
@@ -79,7 +72,7 @@ def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:
     """
     made = []
     for host, lane in lanes.items():
-        facts = (answered(registered.get(host)) or {}).get("readiness")
+        facts = look(registered.get(host), "readiness").facts
         if facts is None or not lane:
             continue
         busy = any(box.get("running") and (box.get("deployment") or box.get("uses_gpu")) for box in facts.get("containers") or [])
@@ -94,12 +87,18 @@ def reach(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
     registered: host → result of roce_facts, in rank order. Fabrics of some of the ranks are not compared.
     """
     hosts = list(registered)
-    # A rank without need of a fabric was not asked; readiness_info will tell whether it is there.
-    there: dict[str, Facts | None] = {host: None if (registered.get(host) or {}).get("unreachable") else {} for host in hosts}
+    there = {host: _fabric_look(registered.get(host)) for host in hosts}
     made = readiness.reachable(hosts, there)
-    if all(facts is not None for facts in there.values()):
+    if all(seen.facts is not None for seen in there.values()):
         made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})
     return [check.to_dict() for check in made]
+
+
+def _fabric_look(result: Any) -> Look:
+    """A rank without need of a fabric was not asked; readiness_info will tell whether it is there."""
+    if isinstance(result, Mapping) and result.get("skipped") and not result.get("unreachable"):
+        return Look({})
+    return look(result)
 
 
 def identities(specs: Facts, hostvars: Facts) -> list[dict[str, Any]]:
@@ -121,41 +120,45 @@ def weights_of(result: Facts) -> list[Any]:
     return [[model.get("name"), model.get("revision"), model.get("manifest_sha256")] for model in result.get("models") or []]
 
 
-def staging_of(variables: Facts) -> dict[str, Facts | None]:
-    """What the looks of the staging roles registered for one host, by check id; None where there was no answer."""
-    looks = {"WEIGHTS.STAGED": "model_weights_result", "OVERLAYS.STAGED": "kernel_overlays_result"}
-    return {id_: answered(variables.get(name)) for id_, name in looks.items()}
+def staging_of(variables: Facts) -> dict[str, Any]:
+    """What the looks of the staging roles registered for one host, by check id."""
+    return {"WEIGHTS.STAGED": variables.get("model_weights_result"), "OVERLAYS.STAGED": variables.get("kernel_overlays_result")}
 
 
 def gate_b(registered: Facts, specs: Facts, settled: Facts, lanes: Facts | None = None) -> list[dict[str, str]]:
     """Checks of gate B. `registered`, `settled`: host → result of readiness_info and of memory_settle; `lanes`: host → its lane."""
     hosts = list(specs)
-    facts = {host: (answered(registered.get(host)) or {}).get("readiness") for host in hosts}
-    made = readiness.gate_b(hosts, facts, specs, {host: answered(settled.get(host)) for host in hosts})
-    for host, known in facts.items():
+    looks = {host: look(registered.get(host), "readiness") for host in hosts}
+    made = readiness.gate_b(hosts, looks, specs, settled)
+    for host, seen in looks.items():
         lane = (lanes or {}).get(host)
-        if known is not None and lane:
+        if seen.facts is not None and lane:
             # Nothing runs any more: what the engine will ask for at its start can be compared.
-            made += budget.check_utilization(lane, host, budget.Node.of(known.get("memory"), idle=True))
+            made += budget.check_utilization(lane, host, budget.Node.of(seen.facts.get("memory"), idle=True))
     return [check.to_dict() for check in made]
 
 
 def idle(registered: Facts, hosts: Sequence[str]) -> list[dict[str, str]]:
     """Whether nothing runs on any of these hosts. `registered`: host → result of readiness_info; a missing one counts as busy."""
-    return [readiness.idle(host, (answered(registered.get(host)) or {}).get("readiness")).to_dict() for host in hosts]
+    return [readiness.idle(host, look(registered.get(host), "readiness")).to_dict() for host in hosts]
 
 
 def bandwidth_checks(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
     """`registered`: host → result of fabric_bandwidth; `fabrics`: host → roce_fabric, in rank order."""
     made = []
     for host, mine in bandwidth.plan(fabrics).items():
-        made += bandwidth.checks(host, mine["measure"], (answered(registered.get(host)) or {}).get("measured"))
+        seen = look(registered.get(host))
+        measured = (seen.facts or {}).get("measured")
+        if not isinstance(measured, list):
+            why = seen.problem or "the module gave no measured"
+            measured = [{"port": test["port"], "error": why} for test in mine["measure"]]
+        made += bandwidth.checks(host, mine["measure"], measured)
     return [check.to_dict() for check in made]
 
 
 def network_plan(settings: Facts, registered: Facts, present: bool = True) -> dict[str, Any]:
     """Rails of each host and all checks of them. `registered`: host → result of fabric_network_info."""
-    infos = {host: answered(registered.get(host)) for host in settings}
+    infos = {host: look(registered.get(host)) for host in settings}
     rails, made = fabric_addresses.judge(settings, infos, bool(present))
     return {"rails": rails, "checks": [check.to_dict() for check in made]}
 
@@ -170,28 +173,30 @@ def network_proof(tried: Facts, pinged: Facts, rails: Facts, mtu: int) -> list[d
     made = []
     probes = network_probes(rails, mtu)
     for host, result in tried.items():
-        known = answered(result) or {}
-        problem = "no answer over ssh" if not known else str(known.get("msg") or "failed") if known.get("failed") else ""
-        remedy = "Its timer takes the network back by itself." if not known else ""
-        made.append(judged("NETPLAN.APPLIED", host, not problem, problem or "applied", "applied", remedy))
-        made += fabric_reach.peer_checks(host, probes.get(host) or [], (answered(pinged.get(host)) or {}).get("probes"))
+        seen = look(result)
+        remedy = "" if seen.broke else "Its timer takes the network back by itself."
+        made.append(judged("NETPLAN.APPLIED", host, seen.facts is not None, seen.problem or "applied", "applied", remedy))
+        asked = look(pinged.get(host))
+        if pinged.get(host) and probes.get(host):
+            made += failures(readiness.reachable([host], {host: asked}))
+        made += fabric_reach.peer_checks(host, probes.get(host) or [], (asked.facts or {}).get("probes"))
     return [check.to_dict() for check in made]
 
 
 def ranks_alive(registered: Facts, hosts: Sequence[str], release: str) -> list[dict[str, str]]:
-    facts = {host: answered(registered.get(host)) for host in hosts}
-    return [check.to_dict() for check in readiness.ranks_alive(hosts, facts, release)]
+    looks = {host: look(registered.get(host)) for host in hosts}
+    return [check.to_dict() for check in readiness.ranks_alive(hosts, looks, release)]
 
 
 def serves(registered: Facts, release: str) -> bool:
     """Whether every rank already runs this release. `registered`: host → result of readiness_info."""
-    facts = {host: (answered(result) or {}).get("readiness") for host, result in registered.items()}
+    facts = {host: look(result, "readiness").facts for host, result in registered.items()}
     return readiness.serves(list(facts), facts, release)
 
 
 def other_lane(result: Facts, lane: str | None) -> str:
     """The lane that serves on a host, if it is another one. `result`: of readiness_info."""
-    return readiness.other_lane((answered(result) or {}).get("readiness") or {}, lane or "")
+    return readiness.other_lane(look(result, "readiness").facts or {}, lane or "")
 
 
 def status_lines(hostvars: Facts, hosts: Sequence[str]) -> list[str]:
@@ -199,19 +204,19 @@ def status_lines(hostvars: Facts, hosts: Sequence[str]) -> list[str]:
     rows = []
     for host in hosts:
         known = hostvars[host]
-        looked, rank = answered(known.get("status_readiness")), answered(known.get("status_rank"))
-        rows.append(release_status.Row(host, (looked or {}).get("readiness"), rank, dict(known.get("roce_fabric") or {})))
+        looked, rank = look(known.get("status_readiness"), "readiness"), look(known.get("status_rank"))
+        rows.append(release_status.Row(host, looked, rank, dict(known.get("roce_fabric") or {})))
     return release_status.lines(rows)
 
 
 def reason(registered: Facts, failure: Facts) -> dict[str, Any]:
     """Why a launch failed. `registered`: host → result of rank_info."""
-    return release_restore.reason({host: answered(result) for host, result in registered.items()}, failure)
+    return release_restore.reason({host: look(result) for host, result in registered.items()}, failure)
 
 
 def what_to_restore(registered: Facts, why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """`registered`: host → result of readiness_info."""
-    now = {host: (answered(one) or {}).get("readiness") for host, one in registered.items()}
+    now = {host: look(one, "readiness") for host, one in registered.items()}
     return release_restore.restore(now, why, failed_release, bool(forget_deaths))
 
 

@@ -4,16 +4,17 @@
 
 Gate A runs while the old lane still serves: it proves that everything the new release needs
 is there, on every rank, before anything is stopped. Gate B runs after the stop: it proves
-that nothing of the old ranks is left and that there is room. A host that did not report
-is a failed row, never a gap.
+that nothing of the old ranks is left and that there is room. A host that did not report, and
+one whose look failed, are failed rows, never gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
+from ansible.module_utils.sparklanes.common.registered import Look, check_rows, look, words
 from ansible.module_utils.sparklanes.common.sizes import size_bytes
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
@@ -27,18 +28,26 @@ GIB = 1024**3
 Facts = Mapping[str, Any]
 
 
-def reachable(hosts: Sequence[str], facts: Mapping[str, Facts | None]) -> list[Check]:
-    return [
-        judged(
-            "NODE.REACHABLE",
-            host,
-            facts.get(host) is not None,
-            "answers" if facts.get(host) is not None else "no answer over ssh",
-            "answers",
-            f"Look at {host}: power, management network, ssh. Nothing was stopped or changed.",
+def reachable(hosts: Sequence[str], looks: Mapping[str, Look]) -> list[Check]:
+    """Whether each host was reached, and whether the module that looked at it there came to its end."""
+    made = []
+    for host in hosts:
+        seen = looks.get(host) or look(None)
+        reached = seen.facts is not None or seen.broke
+        made.append(
+            judged(
+                "NODE.REACHABLE",
+                host,
+                reached,
+                "answers" if reached else seen.problem,
+                "answers",
+                f"Look at {host}: power, management network, ssh. Nothing was stopped or changed.",
+            )
         )
-        for host in hosts
-    ]
+        if seen.broke:
+            remedy = f"The look at {host} itself failed, so nothing is known of it: mend what it says, then run this again."
+            made.append(judged("NODE.FACTS", host, None, seen.problem, "measured", remedy))
+    return made
 
 
 def docker(host: str, facts: Facts) -> Check:
@@ -95,9 +104,9 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
     )
 
 
-def idle(host: str, facts: Facts | None) -> Check:
+def idle(host: str, seen: Look) -> Check:
     """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
-    known = facts or {}
+    known = seen.facts or {}
     found = [
         f"container {box['name']} ({'rank of ' + box['deployment'] if box.get('deployment') else box['image']})"
         for box in known.get("containers") or []
@@ -109,8 +118,8 @@ def idle(host: str, facts: Facts | None) -> Check:
     if transaction:
         found.append(f"transaction {transaction.id} of {transaction.controller}")
     unknown = ""
-    if facts is None:
-        unknown = "no answer over ssh"
+    if seen.facts is None:
+        unknown = seen.problem
     elif not (known.get("docker") or {}).get("version"):
         unknown = f"Docker was not asked ({(known.get('docker') or {}).get('error') or 'no answer'})"
     elif gpu_facts.get("present") and gpu_facts.get("processes") is None:
@@ -166,16 +175,15 @@ def image(host: str, facts: Facts, reference: str) -> Check:
     return judged("IMAGE.DIGEST", host, bool(found), told, reference, "Run site.yml, which brings the image and compares it.")
 
 
-def staged(host: str, id_: str, what: str, facts: Facts | None) -> Check:
-    """`facts` is the check-mode result of a staging module: it would change nothing where everything is in place."""
-    if facts is None:
-        return judged(id_, host, None, "not measured", f"{what} staged and verified", "Run site.yml.")
-    failed = bool(facts.get("failed"))
-    pending = facts.get("actions") or []
-    found = facts.get("msg", "") if failed else "; ".join(pending) or f"{what} staged and verified"
-    return judged(
-        id_, host, not failed and not facts.get("changed"), found, f"{what} staged and verified", "Run site.yml, which stages it."
-    )
+def staged(host: str, id_: str, result: Any) -> Check:
+    """`result` is what a staging module that only looked registered: it passes where that says of itself that all is in place."""
+    what, proof = STAGED[id_]
+    seen = look(result)
+    known = seen.facts or {}
+    ok = seen.facts is not None and proof(known)
+    pending = "; ".join(str(action) for action in known.get("actions") or [])
+    found = what if ok else seen.problem or pending or words(known) or "the module does not say that all is in place"
+    return judged(id_, host, ok, found, what, "Run site.yml, which stages it.")
 
 
 def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[Check]:
@@ -198,9 +206,9 @@ def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[C
 
 def gate_a(
     hosts: Sequence[str],
-    facts: Mapping[str, Facts | None],
+    looks: Mapping[str, Look],
     specs: Mapping[str, Mapping[str, Any]],
-    staging: Mapping[str, Mapping[str, Facts | None]],
+    staging: Mapping[str, Mapping[str, Any]],
     transaction: str,
     now: float,
     reach: Mapping[str, Facts],
@@ -209,13 +217,14 @@ def gate_a(
 ) -> list[Check]:
     """Everything that can be known before the stop.
 
-    hosts: the ranks in order. facts: `readiness_info` of each, None where a host did not answer.
-    specs: the rendered rank spec of each. staging: per host, check-mode results of the staging modules by check id.
+    hosts: the ranks in order. looks: `readiness_info` of each. specs: the rendered rank spec of each.
+    staging: per host, registered results of the staging modules, which only looked, by check id.
     reach: what each was to try over the fabric (fabric_reach.plans).
     """
-    made = reachable(hosts, facts)
+    made = reachable(hosts, looks)
+    facts = {host: (looks.get(host) or look(None)).facts for host in hosts}
     for host in hosts:
-        known, spec = facts.get(host), specs[host]
+        known, spec = facts[host], specs[host]
         if known is None:
             continue
         made.append(docker(host, known))
@@ -224,9 +233,7 @@ def gate_a(
         made.append(strangers(host, known, str(spec["deployment"])))
         made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
         made.append(image(host, known, str(spec["image"])))
-        made += [
-            staged(host, id_, what, (staging.get(host) or {}).get(id_)) for id_, what in STAGED if id_ in staging.get(host, {})
-        ]
+        made += [staged(host, id_, result) for id_, result in (staging.get(host) or {}).items()]
         if known.get("image"):
             made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
         made += fabric_reach.gate_checks(host, reach.get(host) or {}, known, facts.get(hosts[0]))
@@ -237,7 +244,20 @@ def gate_a(
     return made
 
 
-STAGED = (("WEIGHTS.STAGED", "weights (and drafter)"), ("OVERLAYS.STAGED", "overlays and extras"))
+def _weights_proof(facts: Facts) -> bool:
+    return facts.get("staged") is True
+
+
+def _overlays_proof(facts: Facts) -> bool:
+    """overlay_stage names every mount only where it has read all files that are there, and what it lacks."""
+    return isinstance(facts.get("mounts"), list) and facts.get("missing") == [] and facts.get("actions") == []
+
+
+# Check id → what passes, and the proof of it in the module's result.
+STAGED: dict[str, tuple[str, Callable[[Facts], bool]]] = {
+    "WEIGHTS.STAGED": ("weights (and drafter) staged and verified", _weights_proof),
+    "OVERLAYS.STAGED": ("overlays and extras staged and verified", _overlays_proof),
+}
 
 
 def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -253,17 +273,17 @@ def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def gate_b(
     hosts: Sequence[str],
-    facts: Mapping[str, Facts | None],
+    looks: Mapping[str, Look],
     specs: Mapping[str, Mapping[str, Any]],
-    settled: Mapping[str, Facts | None],
+    settled: Mapping[str, Any],
 ) -> list[Check]:
     """After the stop: nothing of the old ranks left, ports and GPU free, memory there.
 
-    settled: host → result of `memory_settle`, which judged what it did.
+    settled: host → registered result of `memory_settle`, which judged what it did.
     """
-    made = reachable(hosts, facts)
+    made = reachable(hosts, looks)
     for host in hosts:
-        known, spec = facts.get(host), specs[host]
+        known, spec = (looks.get(host) or look(None)).facts, specs[host]
         if known is None:
             continue
         left = [box["name"] for box in known.get("containers") or [] if box.get("deployment") == spec["deployment"]]
@@ -280,17 +300,10 @@ def gate_b(
         made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=True)
         if (spec.get("options") or {}).get("gpus"):
             made.append(gpu_idle(host, known))
-        made += settled_memory(host, settled.get(host))
+        made += check_rows(
+            settled.get(host), "MEM.SETTLED", host, "memory settled and touched", f"Look at /proc/meminfo of {host}."
+        )
     return made
-
-
-def settled_memory(host: str, settled: Facts | None) -> list[Check]:
-    """The rows that `memory_settle` made; without them memory was not measured."""
-    made = [Check.from_dict(check) for check in (settled or {}).get("checks") or []]
-    if made:
-        return made
-    found = str((settled or {}).get("msg") or "not measured")
-    return [judged("MEM.SETTLED", host, None, found, "memory settled and touched", f"Look at /proc/meminfo of {host}.")]
 
 
 def gpu_idle(host: str, facts: Facts) -> Check:
@@ -309,14 +322,15 @@ def gpu_idle(host: str, facts: Facts) -> Check:
     )
 
 
-def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Facts | None], release: str) -> list[Check]:
+def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Look], release: str) -> list[Check]:
     """Every rank's container runs this release. /health is no answer to this: it stays 200 over a dead worker."""
     made = []
     for host in hosts:
-        rank = ranks.get(host)
-        if rank is None:
-            made.append(judged("RANK.ALIVE", host, None, "no answer over ssh", "runs", f"Look at {host}."))
+        seen = ranks.get(host) or look(None)
+        if seen.facts is None:
+            made.append(judged("RANK.ALIVE", host, None, seen.problem, f"runs release {release}", f"Look at {host}."))
             continue
+        rank = seen.facts
         ok = bool(rank.get("running")) and rank.get("release") == release
         found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
         made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))

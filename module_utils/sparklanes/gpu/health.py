@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.common.registered import look, words
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SLACK_MHZ
 from ansible.module_utils.sparklanes.gpu.nvidia_smi import WISHED
 
@@ -375,7 +376,8 @@ def assess(
     chosen = Limits(**dict(limits or {}))
     runs: dict[str, Run | None] = {}
     for host, result in registered.items():
-        run = result.get("run")
+        seen = look(result)
+        run = (seen.facts or {}).get("run")
         if isinstance(run, Mapping):
             # Samples are judged again with the limits of today, so that a site's own count.
             runs[host] = {
@@ -390,11 +392,10 @@ def assess(
                     chosen,
                 ),
             }
-        elif result.get("unreachable"):
-            runs[host] = {"error": "it does not answer over ssh"}
         else:
-            runs[host] = {"error": str(result["msg"])} if result.get("msg") else None
-    earlier = {host: list((known.get(host) or {}).get("runs") or []) for host in runs}
+            problem = seen.problem or words(seen.facts or {})
+            runs[host] = {"error": problem} if problem else None
+    earlier = {host: past if isinstance(past := (look(known.get(host)).facts or {}).get("runs"), list) else [] for host in runs}
     verdicts = judge(runs, earlier, chosen)
     return {
         "checks": [check(host, verdict).to_dict() for host, verdict in verdicts.items()],

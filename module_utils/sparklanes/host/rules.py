@@ -181,7 +181,7 @@ def rebooted(host: str, before: Facts, after: Facts, rails_before: Facts, rails_
 
 
 def rails(host: str, before: Facts, after: Facts) -> Check:
-    """REBOOT.RAILS: what NCCL sees is what it saw.
+    """REBOOT.RAILS: what NCCL sees is what it saw. A fabric without `rails` was not measured.
 
     The index of a GID depends on the order in which addresses came since the boot. With the same variables as before, none of which
     pins it, NCCL looks the GID up where it is now.
@@ -192,7 +192,8 @@ def rails(host: str, before: Facts, after: Facts) -> Check:
     unpinned = same_env and "NCCL_IB_GID_INDEX" not in (after.get("env") or {})
     serious = [change for change in changes if not (unpinned and ": gid_index " in change)]
     return judged(
-        "REBOOT.RAILS", host, not serious and not errors, "; ".join([*changes, *errors]) or "rails and GIDs as before", "as before",
+        "REBOOT.RAILS", host, "rails" in after and not serious and not errors,
+        "; ".join([*changes, *errors]) or ("rails and GIDs as before" if "rails" in after else NOT_MEASURED), "as before",
         "docs/fabric.md tells what each code means. Where a GID only moved, playbooks/launch.yml renders with the new one; a frozen "
         "release keeps the old.",
     )  # fmt: skip

@@ -7,24 +7,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.registered import Look
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState
 
 Facts = Mapping[str, Any]
 
 
-def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
+def reason(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
     """One sentence for a person, and what follows from it.
 
-    ranks: host → result of `rank_info` in rank order, None where the host did not answer.
+    ranks: host → result of `rank_info` in rank order.
     failure: `task` and `msg` of what failed in the playbook, and `checks`, the ids of gate B that failed, if it was that.
     Returns sentence, host (empty where no rank is to blame), remedy, hardware_or_memory, and death: a text where a
     rank ended and nothing known explains it, else empty.
     """
     causes: list[tuple[bool, str, Facts]] = []
     unexplained = []
-    silent = [host for host, rank in ranks.items() if rank is None]
-    for host, rank in ranks.items():
-        if rank is None:
+    for host, seen in ranks.items():
+        if (rank := seen.facts) is None:
             continue
         causes += [(bool(one.get("consequence")), host, one) for one in (rank.get("log") or {}).get("failures") or []]
         ended = bool(rank.get("container")) and not rank.get("running")
@@ -32,7 +32,7 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
             unexplained.append((host, rank))
     said = str(failure.get("msg") or "it failed without a message").rstrip(". ")
     task = f"{said} (in '{failure['task']}')" if failure.get("task") else said
-    away = f" {', '.join(silent)} did not answer." if silent else ""
+    away = f" {unknown(ranks)}." if unknown(ranks) else ""
     # A cause before a consequence, and the first rank that names one: rank 0 dies of what a worker died of.
     for _, host, cause in sorted(causes, key=lambda entry: entry[0]):
         return {
@@ -56,7 +56,14 @@ def reason(ranks: Mapping[str, Facts | None], failure: Facts) -> dict[str, Any]:
     return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": lacking, "death": ""}
 
 
-def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
+def unknown(looks: Mapping[str, Look]) -> str:
+    """Of whom nothing is known, and why; empty where all told."""
+    silent = [host for host, seen in looks.items() if seen.facts is None and not seen.broke]
+    broke = [f"{host} could not be looked at ({seen.problem.rstrip('. ')})" for host, seen in looks.items() if seen.broke]
+    return "; ".join([*([f"{', '.join(silent)} did not answer"] if silent else []), *broke])
+
+
+def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """Which release to start again, or why none is.
 
     now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api and, where none is
@@ -66,10 +73,9 @@ def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, fo
     def none(text: str) -> dict[str, Any]:
         return {"release": "", "manifest": {}, "api": {}, "refusal": text}
 
-    silent = [host for host, facts in now.items() if facts is None]
-    if silent:
-        return none(f"{', '.join(silent)} did not answer")
-    states = {host: DeploymentState.from_dict((facts or {}).get("deployment_state")) for host, facts in now.items()}
+    if unknown(now) or not now:
+        return none(unknown(now) or "no rank was asked")
+    states = {host: DeploymentState.from_dict((seen.facts or {}).get("deployment_state")) for host, seen in now.items()}
     releases = {state.last_good for state in states.values()}
     if releases == {""}:
         return none("no release has passed all gates yet")
@@ -85,7 +91,7 @@ def restore(now: Mapping[str, Facts | None], why: Facts, failed_release: str, fo
         return none("the failure is of memory or hardware; a person looks first, then playbooks/recover.yml")
     if not forget_deaths and any(state.waits_for_a_person() for state in states.values()):
         return none("two deaths were not explained; a person reads the saved logs first, then -e launch_forget_deaths=true")
-    frozen = {host: (facts or {}).get("last_good") or {} for host, facts in now.items()}
+    frozen = {host: (seen.facts or {}).get("last_good") or {} for host, seen in now.items()}
     lacking = [host for host, kept in frozen.items() if not kept.get("manifest")]
     if lacking:
         return none(f"release {release} is not frozen on {', '.join(lacking)}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.registered import Look
 from ansible.module_utils.sparklanes.release.transaction import (
     FAILED,
     RESTORED,
@@ -31,11 +32,11 @@ _SAYS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One rank: `readiness` of readiness_info and the result of rank_info, None where the host did not answer."""
+    """One rank: `readiness` of readiness_info, and the result of rank_info."""
 
     host: str
-    readiness: Facts | None
-    rank: Facts | None
+    readiness: Look
+    rank: Look
     fabric: Facts = field(default_factory=dict)
 
 
@@ -65,19 +66,25 @@ def doing(rank: Facts) -> str:
         and not log.get("failures")
     ):
         return "working"
-    return str(rank.get("progress") or rank.get("msg") or "-")
+    return str(rank.get("progress") or "-")
 
 
 def verdict(rows: Sequence[Row]) -> str:
     """The word for the deployment as its ranks tell it now, not as the last launch left it."""
-    told = [row.readiness for row in rows if row.readiness is not None]
+    told = [row.readiness.facts for row in rows if row.readiness.facts is not None]
     if not told:
-        return "unknown: no Spark answers"
+        broke = next((f": {row.host}: {row.readiness.problem}" for row in rows if row.readiness.broke), "")
+        return f"unknown: no Spark could be looked at{broke}" if broke else "unknown: no Spark answers"
     claimed = {DeploymentState.from_dict(facts.get("deployment_state")).status for facts in told}
-    running = [bool((row.rank or {}).get("running")) for row in rows]
-    if claimed & {SERVING, UNBANKED, RESTORED, SUSPECT} and not all(running):
-        dead = [row.host for row, up in zip(rows, running, strict=True) if not up]
+    lives = claimed & {SERVING, UNBANKED, RESTORED, SUSPECT}
+    dead = [row.host for row in rows if row.rank.facts is not None and not row.rank.facts.get("running")]
+    if lives and dead:
         return f"BROKEN: recorded as {', '.join(sorted(claimed))}, but no rank runs on {', '.join(dead)}. Launch again, or playbooks/recover.yml"
+    unseen = [row.host for row in rows if row.rank.facts is None]
+    if lives and unseen:
+        return (
+            f"unknown: recorded as {', '.join(sorted(claimed))}, but whether a rank runs on {', '.join(unseen)} could not be seen"
+        )
     if len(claimed) > 1:
         return f"BROKEN: the ranks disagree ({', '.join(sorted(claimed))}). playbooks/recover.yml"
     status = claimed.pop()
@@ -86,15 +93,15 @@ def verdict(rows: Sequence[Row]) -> str:
 
 def lines(rows: Sequence[Row]) -> list[str]:
     """The screen, line by line."""
-    states = [DeploymentState.from_dict((row.readiness or {}).get("deployment_state")) for row in rows]
+    states = [DeploymentState.from_dict((row.readiness.facts or {}).get("deployment_state")) for row in rows]
     # A Spark that did not answer has told nothing.
-    first = next((state for row, state in zip(rows, states, strict=True) if row.readiness is not None), DeploymentState())
+    first = next((state for row, state in zip(rows, states, strict=True) if row.readiness.facts is not None), DeploymentState())
     said = [f"status     {verdict(rows)}", f"lane       {first.lane or '-'}   release {first.current or '-'}"]
     said.append(f"last good  {first.last_good or '-'}" + (f" (lane {first.last_good_lane})" if first.last_good_lane else ""))
     if first.reason:
         said.append(f"reason     {first.reason}")
     for row in rows:
-        transaction = Transaction.from_dict((row.readiness or {}).get("transaction"))
+        transaction = Transaction.from_dict((row.readiness.facts or {}).get("transaction"))
         if transaction:
             said.append(
                 f"open       transaction {transaction.id} of {transaction.controller} in phase '{transaction.phase}' (seen on {row.host})"
@@ -102,10 +109,15 @@ def lines(rows: Sequence[Row]) -> list[str]:
             break
     table = [("rank", "node", "container", "doing", "rails")]
     for number, row in enumerate(rows):
-        if row.readiness is None or row.rank is None:
-            table.append((str(number), row.host, "no answer over ssh", "-", "-"))
+        rank = row.rank.facts
+        if rank is None:
+            # Its own words are long: they stand where the row is ragged.
+            silent = row.readiness.facts is None and not row.readiness.broke
+            why = row.readiness.problem or row.rank.problem
+            table.append((str(number), row.host, "unknown", "-", why if silent else f"the look failed: {why}"))
             continue
-        box = row.rank.get("container") or {}
-        up = "running" if row.rank.get("running") else box.get("status") or "none"
-        table.append((str(number), row.host, up, doing(row.rank), rails(row.fabric)))
+        box = rank.get("container") or {}
+        up = "running" if rank.get("running") else box.get("status") or "none"
+        missing = "" if row.readiness.facts is not None else f"; the look failed: {row.readiness.problem}"
+        table.append((str(number), row.host, up, doing(rank), rails(row.fabric) + missing))
     return said + columns(table)

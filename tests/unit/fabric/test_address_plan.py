@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.common.checks import Check, verdict
+from ansible.module_utils.sparklanes.common.registered import Look
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
@@ -43,7 +44,7 @@ def info(number: int = 1, **more: Any) -> dict[str, Any]:
 
 def judge(wanted: dict[str, Any], **infos: Any) -> dict[str, Check]:
     known = {host: infos.get(host, info(index)) for index, host in enumerate(wanted, 1)}
-    _, made = fabric_addresses.judge(wanted, known)
+    _, made = fabric_addresses.judge(wanted, {host: Look(one) for host, one in known.items()})
     return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
 
 
@@ -52,7 +53,7 @@ def failing(checks: dict[str, Check]) -> dict[str, str]:
 
 
 def test_addresses_follow_the_place_in_the_group() -> None:
-    rails, made = fabric_addresses.judge(settings(3), {f"s{n}": info(n) for n in (1, 2, 3)})
+    rails, made = fabric_addresses.judge(settings(3), {f"s{n}": Look(info(n)) for n in (1, 2, 3)})
     assert verdict(made) == "pass"
     assert rails["s3"] == [{"name": A, "address": "192.168.100.13/24"}, {"name": B, "address": "192.168.101.13/24"}]
 
@@ -60,7 +61,7 @@ def test_addresses_follow_the_place_in_the_group() -> None:
 def test_a_given_address_wins() -> None:
     wanted = settings(2)
     wanted["s2"] = {**wanted["s2"], "addresses": {B: "192.168.101.99/24"}}
-    rails, made = fabric_addresses.judge(wanted, {"s1": info(1), "s2": info(2)})
+    rails, made = fabric_addresses.judge(wanted, {"s1": Look(info(1)), "s2": Look(info(2))})
     assert verdict(made) == "pass"
     assert [rail["address"] for rail in rails["s2"]] == ["192.168.100.12/24", "192.168.101.99/24"]
 

@@ -52,6 +52,18 @@ def test_a_silent_host_fails_both_gates(silent: Any) -> None:
     assert gates_launch.serves(registered, "a" * 12) is False
 
 
+def test_a_look_that_failed_is_no_silent_host() -> None:
+    """Who reads "no answer over ssh" looks at cables and power; the module said what is wrong."""
+    broke = {"failed": True, "msg": "state.json is no JSON"}
+    made = gates_launch.gate_a({"s1": looked(), "s2": broke}, SPECS, STAGED, FABRICS, "mine", 1000.0)
+    rows = {
+        check["id"]: (check["status"], check["found"])
+        for check in made
+        if check["host"] == "s2" and check["id"] != "IMAGE.PARITY"
+    }
+    assert rows == {"NODE.REACHABLE": ("pass", "answers"), "NODE.FACTS": ("fail", "state.json is no JSON")}
+
+
 def test_gate_b_tells_what_the_engine_would_refuse() -> None:
     memory = {"MemTotal": 121 * 1024**3, "MemAvailable": 90 * 1024**3}
     registered = {"s1": looked(memory=memory), "s2": looked(memory={**memory, "MemAvailable": 118 * 1024**3})}
@@ -74,8 +86,8 @@ def test_the_first_look_names_the_silent_and_compares_no_parts() -> None:
 
 
 def test_what_staging_registered_is_told_by_check() -> None:
-    made = gates_launch.staging_of({"model_weights_result": {"changed": False}, "kernel_overlays_result": {"unreachable": True}})
-    assert made == {"WEIGHTS.STAGED": {"changed": False}, "OVERLAYS.STAGED": None}
+    made = gates_launch.staging_of({"model_weights_result": {"staged": True}})
+    assert made == {"WEIGHTS.STAGED": {"staged": True}, "OVERLAYS.STAGED": None}
 
 
 def test_the_identity_of_a_rank_is_image_overlays_and_weights() -> None:

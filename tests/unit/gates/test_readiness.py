@@ -7,6 +7,7 @@ import pytest
 import readiness_info
 from ansible.module_utils.sparklanes.common import sizes
 from ansible.module_utils.sparklanes.common.checks import Check, verdict
+from ansible.module_utils.sparklanes.common.registered import NOT_ASKED, Look, look
 from ansible.module_utils.sparklanes.docker import containers as docker_containers
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gates import readiness
@@ -68,12 +69,17 @@ def facts(**more: Any) -> dict[str, Any]:
 SETTLED = {
     host: {"checks": [{"id": "MEM.SETTLED", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
 }
-STAGED = {host: {"WEIGHTS.STAGED": {"changed": False}} for host in HOSTS}
+STAGED = {host: {"WEIGHTS.STAGED": {"changed": False, "staged": True}} for host in HOSTS}
+
+
+def looks(known: dict[str, Any]) -> dict[str, Look]:
+    """None stands for a host that could not be reached."""
+    return {host: look({"unreachable": True}) if facts is None else Look(facts) for host, facts in known.items()}
 
 
 def gate_a(known: dict[str, Any], staging: dict[str, Any] | None = None) -> dict[str, Check]:
     """Checks by host and id; of several under one id one that failed, if any."""
-    made = readiness.gate_a(HOSTS, known, SPECS, staging or STAGED, "mine", 1000.0, REACH)
+    made = readiness.gate_a(HOSTS, looks(known), SPECS, staging or STAGED, "mine", 1000.0, REACH)
     return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
 
 
@@ -203,19 +209,19 @@ def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: s
     ],
 )
 def test_what_must_not_run_beside_a_test_of_the_fabric(more: dict[str, Any], words: str) -> None:
-    check = readiness.idle("s1", facts(**more))
+    check = readiness.idle("s1", Look(facts(**more)))
     assert (check.id, check.status) == ("NODE.IDLE", "fail" if words else "pass")
     assert words in check.found
 
 
 def test_a_silent_spark_is_not_idle() -> None:
-    assert readiness.idle("s1", None).status == "fail"
+    assert readiness.idle("s1", look(None)).status == "fail"
 
 
 def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
     own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
     assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
-    after = readiness.gate_b(HOSTS, {"s1": facts(listeners=[own]), "s2": facts()}, SPECS, SETTLED)
+    after = readiness.gate_b(HOSTS, looks({"s1": facts(listeners=[own]), "s2": facts()}), SPECS, SETTLED)
     assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
 
 
@@ -236,7 +242,7 @@ def test_a_listener_on_another_address_is_in_nobodys_way() -> None:
     [None, {"changed": True, "actions": ["Fetch 3 files"]}, {"failed": True, "changed": False, "msg": "shard 2 is truncated"}],
 )
 def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> None:
-    staging: dict[str, Any] = {"s1": {"WEIGHTS.STAGED": result}, "s2": {"WEIGHTS.STAGED": {"changed": False}}}
+    staging: dict[str, Any] = {"s1": {"WEIGHTS.STAGED": result}, "s2": {"WEIGHTS.STAGED": {"changed": False, "staged": True}}}
     made = gate_a({host: facts() for host in HOSTS}, staging)
     assert made["s1 WEIGHTS.STAGED"].status == "fail"
     assert made["s2 WEIGHTS.STAGED"].status == "pass"
@@ -246,31 +252,31 @@ def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
     box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
     short = {"checks": [{"id": "MEM.SETTLED", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
     known = {"s1": facts(), "s2": facts(containers=[box])}
-    made = readiness.gate_b(HOSTS, known, SPECS, {**SETTLED, "s1": short})
+    made = readiness.gate_b(HOSTS, looks(known), SPECS, {**SETTLED, "s1": short})
     assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEM.SETTLED"), ("s2", "RANK.STOPPED")}
 
 
 def test_memory_that_was_not_settled_was_not_measured() -> None:
     broken = {"failed": True, "msg": "drop_caches: Permission denied. Run with become"}
-    made = readiness.gate_b(HOSTS, {host: facts() for host in HOSTS}, SPECS, {"s1": None, "s2": broken})
+    made = readiness.gate_b(HOSTS, looks({host: facts() for host in HOSTS}), SPECS, {"s1": None, "s2": broken})
     failed = {check.host: check.found for check in made if check.status == "fail"}
-    assert failed == {"s1": "not measured", "s2": "drop_caches: Permission denied. Run with become"}
+    assert failed == {"s1": NOT_ASKED, "s2": "drop_caches: Permission denied. Run with become"}
 
 
 def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
     asked = {host: {**SPECS[host], "options": {"gpus": "all"}} for host in HOSTS}
     busy = facts(gpu={"present": True, "processes": [{"pid": 5, "name": "python3"}], "error": ""})
-    made = readiness.gate_b(HOSTS, {"s1": busy, "s2": facts()}, asked, SETTLED)
+    made = readiness.gate_b(HOSTS, looks({"s1": busy, "s2": facts()}), asked, SETTLED)
     failed = {check.host: check.found for check in made if check.id == "GPU.IDLE" and check.status == "fail"}
     assert failed == {"s1": "python3 (pid 5)", "s2": "nvidia-smi is not installed"}
 
 
 def test_a_rank_counts_as_alive_only_with_the_right_release() -> None:
     ranks = {"s1": {"running": True, "release": "a" * 12}, "s2": {"running": True, "release": "b" * 12}}
-    made = readiness.ranks_alive(HOSTS, ranks, "a" * 12)
+    made = readiness.ranks_alive(HOSTS, looks(ranks), "a" * 12)
     assert [(check.id, check.status) for check in made] == [("RANK.ALIVE", "pass"), ("RANK.ALIVE", "fail")]
-    assert readiness.ranks_alive(["s1"], {"s1": None}, "a" * 12)[0].status == "fail"
-    assert readiness.ranks_alive(["s1"], {"s1": {"running": False}}, "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], looks({"s1": None}), "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], looks({"s1": {"running": False}}), "a" * 12)[0].status == "fail"
 
 
 def test_listeners_of_a_real_engine() -> None:

@@ -274,7 +274,7 @@ def test_assess_has_a_row_for_each_host_whatever_became_of_it() -> None:
     assert found["verdicts"] == {"a": "ok", "b": "ok", "c": "inconclusive", "d": "inconclusive", "e": "inconclusive"}
     rows = {check["host"]: check["found"] for check in found["checks"]}
     assert "VLLM::EngineCore" in rows["c"]
-    assert "does not answer" in rows["d"]
+    assert "no answer over ssh" in rows["d"]
     assert found["at"] == {"a": first["at"], "b": H200[1]["at"]}
     assert len(found["table"]) == 6
 

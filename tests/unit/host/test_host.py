@@ -430,7 +430,7 @@ def health_of(**changes: Any) -> list[Check]:
         "readiness": {"readiness": {"gpu": GPU, "docker": {"version": "28"}, "deployment_state": {}}},
         "host": {"host": spark()},
         "memory": memory,
-        "roce": {},
+        "roce": {"fabric": {}},
         "fabric": {"transport": "socket", "rails": [], "env": {}, "errors": [], "warnings": []},
         "lane": {"lane_swappiness": 10, "lane_swap": "keep", "lane_container_family": {"gpus": "all"}},
         "other_lane": "",
@@ -468,10 +468,13 @@ def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
 def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> None:
     before = {"rails": [{"hca": "rocep1s0f0", "gid_index": 3, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "3"}}
     moved = {"rails": [{"hca": "rocep1s0f0", "gid_index": 5, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "5"}}
-    made = gates_hosts.rails_kept({"s1": before, "s2": before, "s3": {}}, {"s1": moved, "s2": before})
+    alone = {"rails": []}
+    made = gates_hosts.rails_kept({"s1": before, "s2": before, "s3": alone}, {"s1": moved, "s2": before, "s3": alone})
     assert [check["status"] for check in made] == [FAIL, PASS, PASS]
     assert "rocep1s0f0: gid_index 3 → 5" in made[0]["found"]
-    assert gates_hosts.rails_kept({"s1": before}, {})[0]["status"] == FAIL, "no answer is no proof"
+    for nothing in ({}, {"s1": {}}):
+        for known in (before, {}):
+            assert gates_hosts.rails_kept({"s1": known}, nothing)[0]["status"] == FAIL, "no answer is no proof"
 
 
 def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pytest.MonkeyPatch, run_module: RunModule) -> None:

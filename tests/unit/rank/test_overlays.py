@@ -11,6 +11,7 @@ import pytest
 import sparklanes as filters
 from ansible.errors import AnsibleFilterError
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.rank import overlays
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from ansible.module_utils.sparklanes.rank.overlays import OverlayFile
@@ -211,6 +212,19 @@ def test_a_file_that_changed_on_the_spark_is_refused_and_not_mended(project: Pat
         for part in ("spark-1", str(staged), sha(b"tampered"), sha(KERNEL)):
             assert part in result["msg"]
     assert staged.read_bytes() == b"tampered"
+    # What gate A makes of it, and made of it while a task called the failure none.
+    for seen in (result, {**result, "failed": False, "failed_when_result": False}):
+        row = readiness.staged("spark-1", "OVERLAYS.STAGED", seen)
+        assert (row.status, sha(b"tampered") in row.found) == ("fail", True)
+
+
+def test_gate_a_believes_only_a_look_that_found_every_file(project: Path, spark: Spark, run_module: RunModule) -> None:
+    plan = planned(project)
+    lacking = readiness.staged("spark-1", "OVERLAYS.STAGED", run_module(overlay_stage, ask(spark, plan), check=True))
+    assert (lacking.status, "Stage dcp/scheduler.py" in lacking.found) == ("fail", True)
+    deliver(project, spark, plan, run_module)
+    good = run_module(overlay_stage, ask(spark, plan), check=True)
+    assert readiness.staged("spark-1", "OVERLAYS.STAGED", good).status == "pass"
 
 
 def test_what_was_damaged_on_the_way_gets_no_name(project: Path, spark: Spark, run_module: RunModule) -> None:

@@ -3,10 +3,35 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.module_utils.sparklanes.release.restore import reason, restore
+from ansible.module_utils.sparklanes.common.registered import Look, look
+from ansible.module_utils.sparklanes.release import restore as rules
 
 FAILED = {"task": "Gate alive", "msg": "Gate alive stopped the launch"}
 GOOD, BAD = "a" * 12, "b" * 12
+
+
+def looks(known: dict[str, Any]) -> dict[str, Look]:
+    """None stands for a host that could not be reached."""
+    return {host: look({"unreachable": True}) if facts is None else Look(facts) for host, facts in known.items()}
+
+
+def reason(ranks: dict[str, Any], failure: dict[str, Any]) -> dict[str, Any]:
+    return rules.reason(looks(ranks), failure)
+
+
+def restore(now: dict[str, Any], why: dict[str, Any], failed: str) -> dict[str, Any]:
+    return rules.restore(looks(now), why, failed)
+
+
+def test_a_look_that_failed_is_told_with_its_words_and_restores_nothing() -> None:
+    broken = look({"failed": True, "msg": "state.json is no JSON."})
+    assert (
+        "s2 could not be looked at (state.json is no JSON)."
+        in rules.reason({"s1": Look(rank()), "s2": broken}, FAILED)["sentence"]
+    )
+    chosen = rules.restore({"s1": Look(facts()), "s2": broken}, {}, BAD)
+    assert (chosen["release"], chosen["refusal"]) == ("", "s2 could not be looked at (state.json is no JSON)")
+    assert rules.restore({}, {}, BAD)["release"] == ""
 
 
 def rank(running: bool = True, failures: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.release import status
@@ -12,8 +13,14 @@ def row(host: str, status: str = "serving", running: bool = True, **more: Any) -
     state = {"status": status, "lane": "x", "current": "a" * 12, "last_good": "a" * 12, "last_good_lane": "x"}
     rank = {"running": running, "progress": "serving" if running else "no rank runs here", "container": {"status": "running"}}
     return Row(
-        host, {"deployment_state": state, **more}, rank, {"rails": [{"hca": "rocep1s0f0", "ipv4": "10.1.0.1", "mtu": 9000}]}
+        host,
+        Look({"deployment_state": state, **more}),
+        Look(rank),
+        {"rails": [{"hca": "rocep1s0f0", "ipv4": "10.1.0.1", "mtu": 9000}]},
     )
+
+
+SILENT = look({"unreachable": True})
 
 
 def test_a_serving_deployment_reads_well() -> None:
@@ -31,25 +38,37 @@ def test_without_a_bank_it_says_so() -> None:
 
 
 def test_a_silent_host_is_a_row() -> None:
-    text = "\n".join(lines([row("s1"), Row("s2", None, None)]))
+    text = "\n".join(lines([row("s1"), Row("s2", SILENT, SILENT)]))
     assert "no answer over ssh" in text
-    assert "BROKEN" in text
+    assert "unknown: recorded as serving, but whether a rank runs on s2 could not be seen" in text
 
 
 def test_a_silent_head_tells_nothing_and_the_others_do() -> None:
-    text = "\n".join(lines([Row("s1", None, None), row("s2")]))
-    assert "recorded as serving, but no rank runs on s1" in text
+    text = "\n".join(lines([Row("s1", SILENT, SILENT), row("s2")]))
+    assert "recorded as serving, but whether a rank runs on s1 could not be seen" in text
     assert "lane       x   release aaaaaaaaaaaa" in text
 
 
 def test_where_nobody_answers_nothing_is_known() -> None:
-    assert verdict([Row("s1", None, None), Row("s2", None, None)]) == "unknown: no Spark answers"
+    assert verdict([Row("s1", SILENT, SILENT), Row("s2", SILENT, SILENT)]) == "unknown: no Spark answers"
 
 
 def test_a_rank_that_could_not_be_looked_at_says_why() -> None:
     asked = row("s1", "stopped")
-    broken = Row("s1", asked.readiness, {"msg": "docker ps failed (exit 1): no daemon"})
-    assert "docker ps failed" in "\n".join(lines([broken]))
+    broken = Row("s1", asked.readiness, look({"failed": True, "msg": "docker ps failed (exit 1): no daemon"}))
+    assert "the look failed: docker ps failed" in "\n".join(lines([broken]))
+
+
+def test_a_look_that_failed_is_neither_a_silent_host_nor_a_dead_rank() -> None:
+    """Who reads BROKEN launches again, and a launch would restart a lane that serves well."""
+    broken = Row(
+        "s2", look({"failed": True, "msg": "transaction.json is no JSON"}), Look({"running": True, "progress": "serving"})
+    )
+    text = "\n".join(lines([row("s1"), broken]))
+    assert "serving, passed all gates" in text
+    assert "the look failed: transaction.json is no JSON" in text
+    assert "no answer over ssh" not in text
+    assert verdict([broken]) == "unknown: no Spark could be looked at: s2: transaction.json is no JSON"
 
 
 def test_disagreeing_ranks_are_broken() -> None:

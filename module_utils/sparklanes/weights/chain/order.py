@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.registered import look, words
+
 KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256", "bad_sha256")
 
 
@@ -21,9 +23,24 @@ def borrowed(asked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: one[key] for key in ("name", "path", "repo", "revision") if key in one} for one in asked]
 
 
+def now(result: Any, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What a Spark has, by the last job that worked on it and, where that told less (it failed), by the look before it.
+
+    What a job that failed says of itself (`failed`, `msg`) stays; it never makes models complete.
+    """
+    told = dict(result) if isinstance(result, Mapping) else {"failed": True, "msg": look(result).problem}
+    if look(result).facts is None:
+        told["staged"] = False
+    return {**before, **told}
+
+
 def complete_on(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str) -> list[str]:
     """The ranks, in order, whose registered `result` says that all models are complete."""
-    return [rank for rank in ranks if (hostvars[rank].get(result) or {}).get("staged") is True]
+    return [rank for rank in ranks if _staged(hostvars[rank].get(result))]
+
+
+def _staged(result: Any) -> bool:
+    return (look(result).facts or {}).get("staged") is True
 
 
 def fabric_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[str]:
@@ -46,45 +63,51 @@ def chain_order(ranks: Sequence[str], complete: Sequence[str]) -> list[str]:
 def chain_peers(hostvars: Mapping[str, Any], order: Sequence[str], host: str, lent: str) -> list[dict[str, str]]:
     """Whom a Spark takes from: those before it in the chain that lend, the nearest first; over the management network last."""
     before = reversed(order[: order.index(host)])
-    found = [(name, (hostvars[name].get(lent) or {}).get("urls") or []) for name in before]
+    found = [(name, (look(hostvars[name].get(lent)).facts or {}).get("urls") or []) for name in before]
     fabric = [{"name": name, "url": urls[0]} for name, urls in found if urls]
     return fabric + [{"name": f"{name} (management network)", "url": urls[1]} for name, urls in found if len(urls) > 1]
 
 
 def servers(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str) -> list[str]:
     """The file servers that hold the models of the ranks; empty where each has them on its own disk."""
-    looks = [(hostvars[rank].get(result) or {}).get("models") or [] for rank in ranks]
+    # A job that failed has seen the disks all the same.
+    looks = [_mappings(one.get("models")) for rank in ranks if isinstance(one := hostvars[rank].get(result), Mapping)]
     return sorted({str(model["server"]) for models in looks for model in models if model.get("server")})
 
 
 def lack(result: Mapping[str, Any], host: str) -> str:
     """Why a Spark does not have all models, and what it lacks."""
     parts = []
-    for model in result.get("models") or []:
+    for model in _mappings(result.get("models")):
         if not model.get("staged"):
             files = f"{model['lacking']} files ({model['lacks']})" if model.get("lacking") else "files, or their proof"
             parts.append(f"{model['name']} in {model['path']} lacks {files}")
     told = [
-        f"{check['found']}; expected {check['expected']}" for check in result.get("checks") or [] if check["status"] == "fail"
+        f"{check['found']}; expected {check['expected']}"
+        for check in _mappings(result.get("checks"))
+        if check.get("status") == "fail"
     ]
-    why = str(result.get("msg") or "; ".join(told[:3]) or "nobody said why")
+    why = words(result) or "; ".join(told[:3]) or "nobody said why"
     text = f"{host}: {'; '.join(parts) or 'not known what it has'}. {why.removeprefix(f'{host}: ')}"
     return f"{text}. Mend that and run this again: what is verified stays"
 
 
+def _mappings(items: Any) -> list[Mapping[str, Any]]:
+    return [one for one in items if isinstance(one, Mapping)] if isinstance(items, list) else []
+
+
 def table(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str, asked: Sequence[str]) -> list[str]:
     """A line a Spark, where not all have everything. `asked`: the hosts of this play."""
-    looks = {rank: hostvars[rank].get(result) or {} for rank in ranks}
-    here = [rank for rank in ranks if rank in asked]
-    if all(looks[rank].get("staged") is True for rank in here):
+    here = {rank: hostvars[rank].get(result) for rank in ranks if rank in asked}
+    if all(_staged(one) for one in here.values()):
         return []
     lines = []
-    for rank in here:
-        look = looks[rank]
-        if look.get("staged") is True:
+    for rank, one in here.items():
+        seen = look(one)
+        if _staged(one):
             lines.append(f"{rank}: complete")
-        elif not look.get("models"):
+        elif seen.facts is None and not seen.broke:
             lines.append(f"{rank}: did not answer")
         else:
-            lines.append(lack(look, rank))
+            lines.append(lack(one if isinstance(one, Mapping) else {"msg": seen.problem}, rank))
     return lines

@@ -1,0 +1,91 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Results that tasks registered: the facts of a module that ran to its end, or the reason why there are none.
+
+A result is judged by what it proves, never by what it lacks. A module that broke, a host that did not answer and a task that never
+ran have no facts; the words that Ansible or the module gave for it go into the row of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.checks import Check, judged
+
+Facts = Mapping[str, Any]
+
+NO_ANSWER = "no answer over ssh"
+NOT_ASKED = "was not asked: an earlier step failed on this host, or it did not answer there"
+LONGEST = 600  # characters of somebody else's words in a row
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of one host by one result: `facts`, or None and the `problem` in words.
+
+    `broke` tells a module that ran on the host and failed from a host that was not reached.
+    """
+
+    facts: Facts | None = None
+    problem: str = ""
+    broke: bool = False
+
+
+def look(result: Any, part: str = "") -> Look:
+    """The facts of a registered result, or of the mapping `part` in it."""
+    if result is None or result == {}:
+        return Look(None, NOT_ASKED)
+    if not isinstance(result, Mapping):
+        return Look(None, f"a result that is no mapping but {type(result).__name__}", broke=True)
+    if result.get("unreachable"):
+        said = words(result)
+        return Look(None, f"{NO_ANSWER} ({said})" if said else NO_ANSWER)
+    if result.get("skipped"):
+        return Look(None, f"was not asked ({result.get('skip_reason') or 'skipped'})", broke=True)
+    # Under failed_when a failure is no longer called one, but Ansible keeps its exception.
+    if result.get("failed") or result.get("failed_when_suppressed_exception"):
+        return Look(None, words(result) or "the module failed without a word", broke=True)
+    if not part:
+        return Look(result)
+    facts = result.get(part)
+    if not isinstance(facts, Mapping):
+        return Look(None, words(result) or f"the module gave no {part}", broke=True)
+    return Look(facts)
+
+
+def answered(result: Any) -> Facts | None:
+    """A registered result of a module that ran to its end, else None."""
+    return look(result).facts
+
+
+def words(result: Facts) -> str:
+    """What a result says for itself, on one line: its message, and the last line of a traceback under it."""
+    said = " ".join(str(result.get("msg") or "").split())
+    if not said or "MODULE FAILURE" in said.upper():
+        lines = [
+            line.strip()
+            for name in ("module_stderr", "exception", "module_stdout")
+            for line in str(result.get(name) or "").splitlines()
+            if line.strip()
+        ]
+        said = ": ".join([*([said] if said else []), *lines[-1:]])
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]} …"
+
+
+def check_rows(result: Any, id: str, host: str, expected: str, remedy: str) -> list[Check]:
+    """The checks that a module itself made. Where it made none, or failed beside them, that is a failed row `id`."""
+    made = []
+    problem = look(result).problem
+    found = result.get("checks") if isinstance(result, Mapping) else None
+    for one in found if isinstance(found, list) else []:
+        try:
+            made.append(Check.from_dict(one))
+        except (AttributeError, ValueError):
+            problem = problem or f"a check that is none: {one!r}"[:LONGEST]
+    if not made and not problem:
+        problem = (words(result) if isinstance(result, Mapping) else "") or "not measured"
+    if problem:
+        made.append(judged(id, host, None, problem, expected, remedy))
+    return made

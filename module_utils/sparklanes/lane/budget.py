@@ -221,7 +221,8 @@ def text(lane: Lane, node: Node | None = None) -> list[str]:
 
 def highest_utilization(obtainable: float, total: float) -> float:
     """The highest lane_gpu_memory_utilization that passes the engine's check at its start, in hundredths."""
-    return max(0, int(obtainable / total * 100 + 1e-9)) / 100 if total > 0 else 0.0
+    share = min(obtainable / total, 1.0) if total > 0 else 0.0  # of a total next to nothing it is infinite
+    return max(0, int(share * 100 + 1e-9)) / 100
 
 
 # --- rules -----------------------------------------------------------------------------------------------------

@@ -284,6 +284,13 @@ def test_sensible_numbers_are_one_row_that_passes() -> None:
 NUMBERS = st.none() | st.floats(0, 500)
 
 
+@pytest.mark.parametrize(
+    ("obtainable", "total", "best"), [(118, 121.69, 0.96), (1.0, 5e-324, 1.0), (5, 0, 0.0), (-3, 121.69, 0.0)]
+)
+def test_the_highest_utilization_is_a_share(obtainable: float, total: float, best: float) -> None:
+    assert budget.highest_utilization(obtainable, total) == best
+
+
 @given(
     st.fixed_dictionaries(
         {

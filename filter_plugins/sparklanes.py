@@ -115,7 +115,7 @@ def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     lines = lane_render.describe(lane, spec).splitlines()
     if spec["rank"] == 0:
         fits = ["", "What fits:", *lane_capacity.text(lane), "", "Memory of the worst rank:", *budget.text(lane)]
-        known = traps_rules.notes(lane)
+        known = traps_rules.notes(lane, lane_options())
         lines += [f"# {line}".rstrip() for line in [*fits, *(["", "Good to know:", *known] if known else [])]]
     return "\n".join([*lines, rank_spec.command_text(spec)])
 

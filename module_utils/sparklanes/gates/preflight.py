@@ -167,7 +167,12 @@ def _deployment(
         usable = all(check.status != FAIL for check in resolved)
         checks += resolved
         if usable:
-            checks += [*lane_checks(lane, host), *limit_checks(lane, host), *budget.checks(lane, host), *trap_checks(lane, host)]
+            checks += [
+                *lane_checks(lane, host),
+                *limit_checks(lane, host),
+                *budget.checks(lane, host),
+                *trap_checks(lane, host, options, hostvars[host]),
+            ]
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [

@@ -18,8 +18,8 @@ from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_check
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 
 PREFIX = "lane_"
-# In the order in which they are merged; those of the family and the kit lie below the lane's own, the others above.
-LAYERS = ("_family", "_kit", "", "_site", "_host", "_override")
+# In the order in which they are merged; what all Sparks share, the family and the kit lie below the lane's own, the others above.
+LAYERS = ("_sparks", "_family", "_kit", "", "_site", "_host", "_override")
 SITE_FILE = "inventory/fleet/group_vars/lane_{lane}.yml"
 
 _TRUE = ("true", "yes", "on", "1")

@@ -34,7 +34,8 @@ JSON_FLAGS = {
     "--structured-outputs-config",
     "--reasoning-config",
 }
-_SHORTHANDS = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
+# Flags that are short for a part of a JSON flag.
+SHORTHANDS = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
 
 
 def number(value: Any) -> float | None:
@@ -81,8 +82,8 @@ class View:
         for flag, value in self.lane["lane_engine_args"].items():
             first, *path = flag.split(".")
             name = canonical_flag(first)
-            if name in _SHORTHANDS and not path:
-                name, path = "--speculative-config", [_SHORTHANDS[name]]
+            if name in SHORTHANDS and not path:
+                name, path = "--speculative-config", [SHORTHANDS[name]]
             if not path:
                 flags[name] = mapping(value) or value if name in JSON_FLAGS else value
                 continue

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Every trap that the sources name, as rules over a resolved lane. docs/traps.md is made from them.
+"""Every trap of a lane, as rules over it: those that hold for any engine, and those that its `lane_traps` hold as data.
+
+docs/traps.md is made from them.
 
 A lane may walk into a trap knowingly: `lane_accept: {TRAP.ID: reason}`.
 """
@@ -10,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, SKIP, WARN, Check
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, SKIP, WARN, Check, Fault, as_checks
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.lane.schema import Schema
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.traps import cache as traps_cache
 from ansible.module_utils.sparklanes.traps import chat as traps_chat
 from ansible.module_utils.sparklanes.traps import engine as traps_engine
 from ansible.module_utils.sparklanes.traps import image as traps_image
+from ansible.module_utils.sparklanes.traps import known
 from ansible.module_utils.sparklanes.traps import node as traps_node
 from ansible.module_utils.sparklanes.traps import speculation as traps_speculation
 from ansible.module_utils.sparklanes.traps.frame import NOTE, Rule
@@ -33,15 +37,29 @@ RULES: list[Rule] = [rule for rules in GROUPS.values() for rule in rules]
 BY_ID = {rule.id: rule for rule in RULES}
 
 
-def trap_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
-    """The traps that a resolved lane walks into; a single pass where there are none."""
+def rules_of(
+    lane: Mapping[str, Any], options: Schema, variables: Mapping[str, Any] | None = None
+) -> tuple[list[Rule], list[Fault]]:
+    """The rules that a resolved lane is held against, and what is wrong with those of its `lane_traps`."""
+    own, faults = known.rules(lane["lane_traps"], options, BY_ID, variables)
+    return [*RULES, *own], faults
+
+
+def trap_checks(lane: Mapping[str, Any], host: str, options: Schema, variables: Mapping[str, Any] | None = None) -> list[Check]:
+    """The traps that a resolved lane walks into; a single pass where there are none.
+
+    `variables`: those of the host, for messages that say in which layer a trap stands.
+    """
+    rules, faults = rules_of(lane, options, variables)
+    by_id = {rule.id: rule for rule in rules}
     accepted = {str(id_): " ".join(str(reason or "").split()) for id_, reason in lane["lane_accept"].items()}
-    checks = [_unjustified(id_, reason, host) for id_, reason in accepted.items() if id_ not in BY_ID or not reason]
+    checks = as_checks(faults, host, {})
+    checks += [_unjustified(id_, reason, host, by_id) for id_, reason in accepted.items() if id_ not in by_id or not reason]
     view = View(lane)
-    for rule in RULES:
+    for rule in rules:
         if rule.severity != NOTE:
             checks += [_check(rule, found, host, accepted.get(rule.id, "")) for found in rule.find(view)]
-    return checks or [Check("LANE.TRAPS", host, PASS, f"none of {len(RULES)} traps")]
+    return checks or [Check("LANE.TRAPS", host, PASS, f"none of {len(rules)} traps")]
 
 
 def _check(rule: Rule, found: str, host: str, reason: str) -> Check:
@@ -51,16 +69,18 @@ def _check(rule: Rule, found: str, host: str, reason: str) -> Check:
     return Check(rule.id, host, rule.severity, found, rule.want, f"{rule.remedy} Why: {rule.why} ({rule.source})")
 
 
-def _unjustified(id_: str, reason: str, host: str) -> Check:
-    if id_ in BY_ID:
+def _unjustified(id_: str, reason: str, host: str, by_id: Mapping[str, Rule]) -> Check:
+    if id_ in by_id:
         return Check(
             "LANE.ACCEPT", host, FAIL, f"lane_accept gives no reason for {id_}", "a sentence", "Say why it is right here."
         )
-    hint = did_you_mean(id_, BY_ID) or "docs/traps.md has every id."
-    return Check("LANE.ACCEPT", host, FAIL, f"lane_accept names {id_}, which is no trap", "an id of docs/traps.md", hint)
+    hint = did_you_mean(id_, by_id) or "docs/traps.md has every id that we ship; one of a site has TRAP. before it."
+    found = f"lane_accept names {id_}, which is no trap of this lane"
+    return Check("LANE.ACCEPT", host, FAIL, found, "an id of docs/traps.md or of lane_traps", hint)
 
 
-def notes(lane: Mapping[str, Any]) -> list[str]:
-    """What is good to know of a lane that is not wrong."""
+def notes(lane: Mapping[str, Any], options: Schema) -> list[str]:
+    """What is good to know of a lane that is not wrong. Preflight refuses traps that can't be read, so they are passed over here."""
     view = View(lane)
-    return [f"{found} ({rule.id})" for rule in RULES if rule.severity == NOTE for found in rule.find(view)]
+    rules, _ = rules_of(lane, options)
+    return [f"{found} ({rule.id})" for rule in rules if rule.severity == NOTE for found in rule.find(view)]

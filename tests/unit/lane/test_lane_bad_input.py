@@ -236,7 +236,8 @@ RULES: list[tuple[str, dict[str, Any], str]] = [
     ("LANE.UNKNOWN", {"lane_unknowns": [{"what": "how long", "fill": "lane_boot: 1"}]}, "lane_boot"),
     ("LANE.CHOICE", {"lane": "goood"}, "Did you mean good?"),
     ("LANE.CHOICE", {"lane": ""}, "no lane is chosen"),
-    ("LANE.ACCEPT", {"lane_accept": {"TRAP.PARSER": "because"}}, "Did you mean TRAP.PARSERS?"),
+    ("LANE.ACCEPT", {"lane_accept": {"TRAP.FLAG_JSN": "because"}}, "Did you mean TRAP.FLAG_JSON?"),
+    ("LANE.TRAP_RULES", {"lane_traps": {"MINE": {"severity": "warn"}}}, "MINE has no why"),
     ("LANE.CONFLICT", {"lane_max_num_batched_tokens": 4, "lane_max_num_seqs": 8}, "at least one token a request"),
     ("LANE.CONFLICT", {"lane_max_num_batched_tokens": 64, "lane_engine_args": {"--no-enable-chunked-prefill": True}}, "whole prompt"),
     ("LANE.CONFLICT", {"lane_engine_args": {"--enable-expert-parallel": True, "--no-enable-expert-parallel": True}}, "one of them"),
@@ -381,7 +382,7 @@ def render_or_refuse(variables: dict[str, Any]) -> None:
         assert any(check.status == "fail" for check in checks)
         return
     lane_unknowns.launch_refusals(made)
-    traps_rules.notes(made)
+    traps_rules.notes(made, OPTIONS)
     budget_text(made)
     if any(check.status == "fail" for check in checks):
         return

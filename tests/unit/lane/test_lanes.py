@@ -176,7 +176,7 @@ def test_layers_merge_by_key_keep_the_order_and_null_removes() -> None:
 
 
 def test_each_layer_beats_those_before_it() -> None:
-    names = [f"lane_engine_args{layer}" for layer in ("_family", "_kit", "", "_site", "_host", "_override")]
+    names = [f"lane_engine_args{layer}" for layer in ("_sparks", "_family", "_kit", "", "_site", "_host", "_override")]
     for count in range(1, len(names) + 1):
         made = lane(**{name: {"--x": name} for name in names[:count]})
         assert made["lane_engine_args"] == {"--x": names[count - 1]}

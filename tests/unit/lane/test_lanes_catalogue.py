@@ -202,7 +202,7 @@ def section(name: str) -> Iterator[str]:
         if texts:
             yield f"- **{label}**:"
             yield from (f"  - {text}" for text in texts)
-    found = [check for check in traps_rules.trap_checks(lane, name) if check.status == "warn"]
+    found = [check for check in traps_rules.trap_checks(lane, name, options()) if check.status == "warn"]
     if found:
         yield f"- **known [traps](traps.md)**: {'; '.join(f'{check.found} (`{check.id}`)' for check in found)}"
     missing = unknowns(lane)

@@ -23,7 +23,7 @@ from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.rank import drift
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import FIXTURES, ROOT
-from lane_files import ALL, SHIPPED, resolved
+from lane_files import ALL, SHIPPED, options, resolved
 
 FOLDER = FIXTURES / "lane"
 FACTS: dict[str, dict[str, Any]] = {
@@ -351,7 +351,7 @@ def test_what_the_source_does_not_tell_refuses_to_launch_with_the_line_that_fill
 @pytest.mark.parametrize("lane", RECORDED)
 def test_no_lane_walks_into_a_trap_that_is_refused(lane: str) -> None:
     """What remains are warnings, which the catalogue shows."""
-    assert [check for check in traps_rules.trap_checks(resolved(lane), lane) if check.status == "fail"] == []
+    assert [check for check in traps_rules.trap_checks(resolved(lane), lane, options()) if check.status == "fail"] == []
 
 
 # --- overrides -------------------------------------------------------------------------------------------------

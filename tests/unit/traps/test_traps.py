@@ -16,6 +16,7 @@ from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import ROOT
 
 OPTIONS = lane_schema.schema(yaml.safe_load((ROOT / "roles/lane/meta/argument_specs.yml").read_text(encoding="utf-8")))
+SOURCES = yaml.safe_load((ROOT / "docs/traps_elsewhere.yml").read_text(encoding="utf-8"))["sources"]
 Lane = dict[str, Any]
 
 PARSERS = {"--reasoning-parser": "glm45", "--tool-call-parser": "glm47", "--enable-auto-tool-choice": True}
@@ -423,7 +424,7 @@ def test_a_lane_that_does_not(id: str, base: str, more: Lane) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_good_lane_walks_into_none(base: str) -> None:
-    assert traps_rules.trap_checks(resolve(base, {}), "s1") == [
+    assert traps_rules.trap_checks(resolve(base, {}), "s1", OPTIONS) == [
         Check("LANE.TRAPS", "s1", "pass", f"none of {len(traps_rules.RULES)} traps")
     ]
 
@@ -435,7 +436,7 @@ def test_a_rule_says_what_why_and_who(rule: traps_frame.Rule) -> None:
     assert rule.remedy.endswith(".")
     assert rule.want
     assert not rule.want.endswith(".")
-    assert any(name in rule.source for name in (*traps_frame.SOURCES, "Linux")), rule.source
+    assert any(name in rule.source for name in (*SOURCES, "Linux")), rule.source
     assert rule.severity in (traps_frame.REFUSE, traps_frame.ADVISE, traps_frame.NOTE)
 
 
@@ -444,14 +445,14 @@ def test_a_rule_says_what_why_and_who(rule: traps_frame.Rule) -> None:
 
 def test_an_accepted_refusal_becomes_a_warning_that_shows_the_reason() -> None:
     more = {**spec(num_speculative_tokens=5), "lane_accept": {"TRAP.SPEC_TOKENS": "five beat seven\nat four streams"}}
-    (check,) = traps_rules.trap_checks(resolve("flash", more), "s1")
+    (check,) = traps_rules.trap_checks(resolve("flash", more), "s1", OPTIONS)
     assert (check.id, check.status) == ("TRAP.SPEC_TOKENS", "warn")
     assert check.found.endswith("Accepted: five beat seven at four streams")
 
 
 def test_an_accepted_warning_is_skipped_with_its_reason() -> None:
     more = {"lane_swappiness": 10, "lane_accept": {"TRAP.SWAPPINESS_FLASH": "measured"}}
-    (check,) = traps_rules.trap_checks(resolve("flash", more), "s1")
+    (check,) = traps_rules.trap_checks(resolve("flash", more), "s1", OPTIONS)
     assert (check.status, check.found) == ("skip", "lane_swappiness 10. Accepted: measured")
 
 
@@ -465,13 +466,13 @@ def test_an_accepted_warning_is_skipped_with_its_reason() -> None:
     ],
 )
 def test_an_exception_names_a_trap_and_a_reason(accept: Lane, words: str) -> None:
-    (check,) = traps_rules.trap_checks(resolve("flash", {"lane_accept": accept}), "s1")
+    (check,) = traps_rules.trap_checks(resolve("flash", {"lane_accept": accept}), "s1", OPTIONS)
     assert (check.id, check.status) == ("LANE.ACCEPT", "fail")
     assert words in f"{check.found} {check.remedy}"
 
 
 def test_notes_are_no_checks() -> None:
-    assert any("TRAP.TEMPLATE_IMAGES" in note for note in traps_rules.notes(resolve("flash", {})))
+    assert any("TRAP.TEMPLATE_IMAGES" in note for note in traps_rules.notes(resolve("flash", {}), OPTIONS))
 
 
 # --- what rules look at ----------------------------------------------------------------------------------------

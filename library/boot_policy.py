@@ -64,8 +64,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.files import as_json, read_json
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.own_unit import OwnUnit
 from ansible.module_utils.sparklanes.jobs.payload import archive
 from ansible.module_utils.sparklanes.rank import after_boot
 
@@ -79,7 +79,7 @@ class BootPolicy(HostEdits):
     by = "boot_policy"
 
     def run(self) -> dict[str, Any]:
-        unit = host_units.OwnUnit(self, UNIT, self.module.params["unit"] or "")
+        unit = OwnUnit(self, UNIT, self.module.params["unit"] or "")
         if self.module.params["policy"] == "absent":
             # It is not stopped: it may be starting a rank just now.
             unit.remove()

@@ -139,10 +139,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.systemd import parse_show
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
-from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 
 APPLY_SECONDS = 60
@@ -218,7 +218,7 @@ class Network(HostEdits):
 
     def armed(self) -> bool:
         _, text, _ = self.ask("systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState")
-        return bool(host_units.parse_show(text).get("ActiveState") == "active")
+        return bool(parse_show(text).get("ActiveState") == "active")
 
     def validate(self, text: str) -> None:
         """`netplan generate` of all files that will count, below a root of its own."""

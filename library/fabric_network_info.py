@@ -68,9 +68,9 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.systemd import parse_show
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
-from ansible.module_utils.sparklanes.host import units as host_units
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def main() -> None:
         _, text, _ = module.run_command(
             ["systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState,NextElapseUSecMonotonic"]
         )
-        timer = host_units.parse_show(text)
+        timer = parse_show(text)
     module.exit_json(
         changed=False,
         actions=[],

@@ -79,8 +79,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import nvidia_smi
-from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.own_unit import OwnUnit
 
 UNIT = gpu_cap.CAP_UNIT
 SETTINGS_PATH = f"/{gpu_cap.CAP_SETTINGS}"
@@ -97,7 +97,7 @@ class GpuClockUnit(HostEdits):
         super().__init__(module, module.params["root"])
         self.params = module.params
         self.clocks: list[int | None] = []
-        self.unit = host_units.OwnUnit(self, UNIT, self.params["unit"] or "", self.ignored, EFFECT_SECONDS)
+        self.unit = OwnUnit(self, UNIT, self.params["unit"] or "", self.ignored, EFFECT_SECONDS)
 
     def gpus(self) -> list[nvidia_smi.Gpu]:
         report = gpu_facts.report(gpu_facts.ask)

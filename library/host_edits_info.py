@@ -46,15 +46,16 @@ changed_since:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.host import ledger as host_ledger
+from ansible.module_utils.sparklanes.host.ledger import Ledger, LedgerError
+from ansible.module_utils.sparklanes.host.restore import report
 from ansible.module_utils.sparklanes.host.tree import Tree
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec={"root": {"type": "path", "default": "/"}}, supports_check_mode=True)
     try:
-        edits = host_ledger.report(host_ledger.Ledger(Tree(module.params["root"]), "host_edits_info"))
-    except host_ledger.LedgerError as error:
+        edits = report(Ledger(Tree(module.params["root"]), "host_edits_info"))
+    except LedgerError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))

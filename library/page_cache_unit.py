@@ -120,8 +120,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.files import as_json, read_json
-from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.own_unit import OwnUnit
 from ansible.module_utils.sparklanes.memory import page_cache
 
 UNIT = "sparklanes-page-cache.service"
@@ -150,7 +150,7 @@ class PageCacheUnit(HostEdits):
         self.identity = hashlib.sha256((as_json(known) + self.script).encode()).hexdigest()[:16]
         self.config: str = as_json({**known, "identity": self.identity})
         self.staged = f"{self.params['staged']}/page-cache.json"
-        self.unit = host_units.OwnUnit(self, UNIT, self.params["unit"] or "", self.unproven, PROOF_SECONDS)
+        self.unit = OwnUnit(self, UNIT, self.params["unit"] or "", self.unproven, PROOF_SECONDS)
 
     def state(self) -> dict[str, Any]:
         return read_json(self.at(page_cache.STATE_FILE)) or {}

@@ -112,7 +112,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.host import survival
+from ansible.module_utils.sparklanes.host import own_unit, survival
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.tree import Entry
@@ -173,7 +173,7 @@ class SurvivalKit(HostEdits):
         return found
 
     def show(self, unit: str) -> dict[str, str]:
-        found: dict[str, str] = host_units.show(self, unit, "LoadState", "NeedDaemonReload", "OOMScoreAdjust", "MemoryMin")
+        found: dict[str, str] = own_unit.show(self, unit, "LoadState", "NeedDaemonReload", "OOMScoreAdjust", "MemoryMin")
         return found
 
     def unit_drop_ins(self) -> None:
@@ -219,7 +219,7 @@ class SurvivalKit(HostEdits):
         if risk:
             self.waiting.append(f"The drop-ins count from the next boot or run: {risk}")
             return
-        host_units.daemon_reload(self)
+        own_unit.daemon_reload(self)
         if not ssh:
             return
         sshd = shutil.which("sshd", path="/usr/sbin:/sbin:/usr/bin")

@@ -16,12 +16,12 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import Run, ask
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
+from ansible.module_utils.sparklanes.common.systemd import parse_show
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.host import conf_files, swap, sysctl
 from ansible.module_utils.sparklanes.host.logind import remove_ipc
-from ansible.module_utils.sparklanes.host.units import parse_show
 from ansible.module_utils.sparklanes.memory import page_cache
 
 DMI = (

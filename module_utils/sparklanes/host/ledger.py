@@ -21,7 +21,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, as_json
-from ansible.module_utils.sparklanes.host.sysctl import normal_key, normal_value
 from ansible.module_utils.sparklanes.host.tree import Entry, Tree
 
 FOLDER = f"{STATE_ROOT}/host-edits"
@@ -156,7 +155,7 @@ class Ledger:
             ) from error
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[dict[str, Record]]:
+    def open(self) -> Iterator[dict[str, Record]]:
         """The records, locked against other runs. What the dict holds when the block ends well is written."""
         with self.tree.folder(LEDGER, make=True) as (folder, _):
             os.fchmod(folder, 0o700)
@@ -210,7 +209,7 @@ class Ledger:
         if path.startswith(PASSING):
             act()
             return
-        with self._open() as records:
+        with self.open() as records:
             self._note_file(records, path, after, ours)
             self._save(records)
             record = records[f"file {path}"]
@@ -248,7 +247,7 @@ class Ledger:
 
     def adopt(self, path: str, content: bytes, mode: int) -> None:
         """Note what a file of root said before us, where that is known from elsewhere and nothing is noted yet."""
-        with self._open() as records:
+        with self.open() as records:
             if f"file {path}" not in records:
                 entry = Entry("file", f"{mode:04o}", content=content)
                 self._copy(path, entry)
@@ -257,7 +256,7 @@ class Ledger:
 
     def change(self, kind: str, names: Iterable[str], before: str, after: str, undo: str = "") -> None:
         """Note what is no file, before it is changed. `forget` it once it is given back."""
-        with self._open() as records:
+        with self.open() as records:
             for name in names:
                 known = records.get(f"{kind} {name}") or Record(kind, name, before, after, self.by, _now(), undo=undo)
                 records[known.key] = replace(known, after=after)
@@ -269,7 +268,7 @@ class Ledger:
 
     def forget(self, kind: str, names: Iterable[str]) -> None:
         """These are no longer ours to give back."""
-        with self._open() as records:
+        with self.open() as records:
             for name in names:
                 records.pop(f"{kind} {name}", None)
 
@@ -283,106 +282,3 @@ def _plain(record: Record) -> dict[str, Any]:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-# What stands there now, and the way back
-
-
-def standing(record: Record, now: Value | None) -> str:
-    """`ours`, `as_before`, `changed` by somebody else since; `unknown` where nobody looked."""
-    if now is None:
-        return "unknown"
-    if now == record.before:
-        return "as_before"
-    lost = record.foreign and record.before != {"kind": "absent"}  # giving back would undo their edit too
-    return "ours" if same(now, record.after) and not lost else "changed"
-
-
-def now_of(tree: Tree, record: Record) -> Value | None:
-    """What stands there now; None for what only the role that changed it can see."""
-    if record.kind == "file":
-        return told(tree.entry(record.name))
-    if record.kind == "sysctl":
-        content = tree.read(_sysctl_path(record.name))
-        return "no such setting" if content is None else normal_value(content.decode("utf-8", "replace"))
-    return None
-
-
-def _sysctl_path(name: str) -> str:
-    return f"/proc/sys/{normal_key(name)}"
-
-
-def report(ledger: Ledger) -> list[dict[str, Any]]:
-    """All that we changed and not given back yet, with what stands there now."""
-    found = []
-    for record in ledger.load().values():
-        now = now_of(ledger.tree, record)
-        found.append({**asdict(record), "now": now, "standing": standing(record, now)})
-    return found
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What came of giving one thing back."""
-
-    done: bool
-    sentence: str
-
-
-def restore(ledger: Ledger, kind: str, name: str) -> Restored:
-    """Give back what was there before us, unless somebody else has changed it since. Without a record nothing is done."""
-    tree = ledger.tree
-    with ledger._open() as records:
-        record = records.get(f"{kind} {name}")
-        if record is None:
-            return Restored(False, f"{name} is not in the ledger: sparklanes never changed it, or has given it back")
-        if kind == "state":
-            return Restored(False, f"{name} is given back by the role that changed it: {record.undo}")
-        state = standing(record, now_of(tree, record))
-        if state == "as_before":
-            del records[record.key]
-            return Restored(False, f"{name} is as it was before sparklanes")
-        if state != "ours":
-            return Restored(
-                False, f"{name} was changed by somebody else after {record.by} did, so it stays as it is. {_kept(record)}"
-            )
-        problem = _give_back_file(tree, record) if kind == "file" else _give_back_setting(tree, record)
-        if problem:
-            return Restored(False, problem)
-        del records[record.key]
-        return Restored(True, f"{name} is again as it was before sparklanes")
-
-
-def _kept(record: Record) -> str:
-    if record.kind != "file" or not isinstance(record.before, dict):
-        return f"Before sparklanes it was {record.before}"
-    if record.before["kind"] == "file":
-        return f"What it said before sparklanes is in {COPIES}/{record.before['sha256']}"
-    return (
-        "Before sparklanes it was not there" if record.before["kind"] == "absent" else f"Before sparklanes it was {record.before}"
-    )
-
-
-def _give_back_file(tree: Tree, record: Record) -> str:
-    before = record.before
-    assert isinstance(before, dict)
-    if before["kind"] == "file":
-        content = tree.read(f"{COPIES}/{before['sha256']}")
-        if content is None or hashlib.sha256(content).hexdigest() != before["sha256"]:
-            return f"{record.name} can't be given back: its copy {COPIES}/{before['sha256']} is gone or was changed"
-        tree.write(record.name, content, int(before["mode"], 8), (before["uid"], before["gid"]))
-    elif before["kind"] == "other":
-        return f"{record.name} was no file before sparklanes, so it can't be given back"
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            tree.remove(record.name)
-        if before["kind"] == "link":
-            tree.link(record.name, before["target"])
-    return ""
-
-
-def _give_back_setting(tree: Tree, record: Record) -> str:
-    with tree.at(_sysctl_path(record.name)).open("w", encoding="ascii") as stream:
-        stream.write(f"{record.before}\n")
-    now = now_of(tree, record)
-    return "" if now == record.before else f"{record.name}: set to {record.before}, the kernel still says {now}"

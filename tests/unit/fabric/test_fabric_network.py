@@ -14,7 +14,8 @@ import fabric_network_info
 import pytest
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
-from ansible.module_utils.sparklanes.host import ledger as host_ledger
+from ansible.module_utils.sparklanes.host.ledger import Ledger
+from ansible.module_utils.sparklanes.host.restore import report, restore
 from ansible.module_utils.sparklanes.host.tree import Tree
 from conftest import RunModule
 from test_sysctl import lay
@@ -172,14 +173,14 @@ def test_what_another_author_wrote_is_kept_aside(do: Do, spark: Path) -> None:
 
 def test_what_another_author_wrote_is_given_back_by_an_uninstall_too(do: Do, spark: Path) -> None:
     def standing() -> dict[str, str]:
-        return {edit["name"]: edit["standing"] for edit in host_ledger.report(ledger)}
+        return {edit["name"]: edit["standing"] for edit in report(ledger)}
 
-    ledger = host_ledger.Ledger(Tree(spark), "test")
+    ledger = Ledger(Tree(spark), "test")
     lay(spark, {"/etc/netplan/40-cx7.yaml": TEXT, f"/{fabric_trial.KEPT}/40-cx7.yaml.before": "network: {version: 2}\n"})
     do("present", mtu=1500)  # a version without a ledger kept the file of before
     do("kept")
     assert standing() == {"/etc/netplan/40-cx7.yaml": "ours"}
-    assert host_ledger.restore(ledger, "file", "/etc/netplan/40-cx7.yaml").done
+    assert restore(ledger, "file", "/etc/netplan/40-cx7.yaml").done
     assert etc(spark).read_text() == "network: {version: 2}\n"
     do("present")
     do("kept")

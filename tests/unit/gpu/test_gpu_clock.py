@@ -11,6 +11,7 @@ import pytest
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import nvidia_smi
+from ansible.module_utils.sparklanes.host import own_unit
 from conftest import FIXTURES, ROOT, RunModule
 from fake_systemd import FakeSystemd
 
@@ -64,7 +65,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     monkeypatch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
     monkeypatch.setattr(gpu_clock_unit.gpu_facts, "report", made.report)
     monkeypatch.setattr(gpu_clock_unit, "EFFECT_SECONDS", 0.0)
-    monkeypatch.setattr(gpu_clock_unit.host_units, "reload_risk_here", lambda *_: "")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "")
     return made
 
 
@@ -181,10 +182,10 @@ def test_a_cap_that_does_not_go_keeps_its_files(spark: Spark, run_module: RunMod
 def test_a_new_text_waits_for_gpu_containers(spark: Spark, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
     run_module(gpu_clock_unit, wish(spark))
     spark.calls.clear()
-    monkeypatch.setattr(gpu_clock_unit.host_units, "reload_risk_here", lambda *_: "rank0 would lose the GPU")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "rank0 would lose the GPU")
     result = run_module(gpu_clock_unit, wish(spark, unit=UNIT_TEXT + "# newer\n"))
     assert ("rank0" in result["waiting"][0], result["changed"], spark.calls) == (True, False, [])
-    monkeypatch.setattr(gpu_clock_unit.host_units, "reload_risk_here", lambda *_: "")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "")
     run_module(gpu_clock_unit, wish(spark, unit=UNIT_TEXT + "# newer\n"))
     assert spark.calls == ["daemon-reload"]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import host_edits_info
 import pytest
 from ansible.module_utils.sparklanes.host import ledger as host_ledger
-from ansible.module_utils.sparklanes.host.ledger import Ledger, LedgerError, restore
+from ansible.module_utils.sparklanes.host.ledger import Ledger, LedgerError
+from ansible.module_utils.sparklanes.host.restore import restore
 from ansible.module_utils.sparklanes.host.tree import Entry, Tree
 from conftest import ROOT, RunModule
 from hypothesis import given
@@ -266,7 +267,7 @@ def test_many_modules_at_once_lose_no_record(ledger: Ledger) -> None:
 
 def test_who_waits_too_long_for_the_lock_says_so(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_ledger, "LOCK_SECONDS", 0.0)
-    with ledger._open(), pytest.raises(LedgerError, match="Another run holds"):
+    with ledger.open(), pytest.raises(LedgerError, match="Another run holds"):
         write(Ledger(Tree(ledger.tree.root), "other"), "/etc/sparklanes/x", b"1")
     assert ledger.tree.read("/etc/sparklanes/x") is None
 

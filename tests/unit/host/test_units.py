@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import platforms
 import pytest
-from ansible.module_utils.sparklanes.host import ledger as host_ledger
+from ansible.module_utils.sparklanes.host import own_unit
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
+from ansible.module_utils.sparklanes.host.restore import report
 from fake_systemd import FakeSystemd
 
 NAME = "sparklanes-x.service"
@@ -26,15 +29,15 @@ class Module:
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
-    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "")
     return FakeSystemd(tmp_path, NAME)
 
 
-def keeper(systemd: FakeSystemd, text: str = TEXT, check: bool = False, **more: Any) -> host_units.OwnUnit:
-    return host_units.OwnUnit(HostEdits(Module(systemd, check), systemd.root), NAME, text, **more)
+def keeper(systemd: FakeSystemd, text: str = TEXT, check: bool = False, **more: Any) -> own_unit.OwnUnit:
+    return own_unit.OwnUnit(HostEdits(Module(systemd, check), systemd.root), NAME, text, **more)
 
 
-def converge(unit: host_units.OwnUnit) -> list[str]:
+def converge(unit: own_unit.OwnUnit) -> list[str]:
     unit.place()
     unit.enable()
     if not unit.runs:
@@ -62,7 +65,7 @@ def test_the_unit_and_its_link_are_noted_until_they_are_gone(systemd: FakeSystem
     converge(unit)
     noted = [f"/etc/systemd/system/multi-user.target.wants/{NAME}", f"/etc/systemd/system/{NAME}"]
     assert unit.edits.ledger.names("file") == noted
-    assert [edit["standing"] for edit in host_ledger.report(unit.edits.ledger)] == ["ours", "ours"]
+    assert [edit["standing"] for edit in report(unit.edits.ledger)] == ["ours", "ours"]
     keeper(systemd, text="").remove()  # who removes a unit need not know its text
     assert unit.edits.ledger.names("file") == []
 
@@ -84,7 +87,7 @@ def test_another_text_is_read_by_systemd_once(systemd: FakeSystemd) -> None:
 def test_another_text_waits_while_a_container_could_lose_its_gpu(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     converge(keeper(systemd))
     systemd.calls.clear()
-    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "rank0 would lose the GPU")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "rank0 would lose the GPU")
     unit = keeper(systemd, TEXT + "#\n")
     assert converge(unit) == []
     assert unit.edits.waiting == [f"{NAME} keeps its old text for now: rank0 would lose the GPU"]
@@ -92,7 +95,7 @@ def test_another_text_waits_while_a_container_could_lose_its_gpu(systemd: FakeSy
     # A run that was cut off between writing and reading is finished by a later one.
     systemd.path.write_text(TEXT + "#\n")
     assert keeper(systemd, TEXT + "#\n").show()["NeedDaemonReload"] == "yes"
-    monkeypatch.setattr(host_units, "reload_risk_here", lambda *_: "")
+    monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "")
     assert converge(keeper(systemd, TEXT + "#\n")) == ["Make systemd read its unit files again"]
 
 
@@ -106,7 +109,7 @@ def test_a_verb_that_fails_shows_the_journal(systemd: FakeSystemd, verb: str) ->
 
 
 def test_a_unit_that_started_and_does_not_do_its_work_fails(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_units.time, "sleep", lambda _: None)
+    monkeypatch.setattr(own_unit.time, "sleep", lambda _: None)
     answers = iter(["it is slow", "it is slow", ""])
     assert converge(keeper(systemd, prove=lambda: next(answers), seconds=60))[-1] == f"Start {NAME}"
     systemd.active = "inactive"
@@ -124,3 +127,28 @@ def test_a_machine_without_systemd_says_so(systemd: FakeSystemd) -> None:
     with pytest.raises(SystemExit):
         unit.place()
     assert "This role needs a Spark that runs systemd" in unit.edits.module.said
+
+
+# When a daemon-reload may happen
+
+
+def test_reload_waits_only_where_a_running_container_could_lose_its_gpu() -> None:
+    assert host_units.reload_risk([], "systemd", ["/dev/nvidia0"]) == ""
+    assert host_units.reload_risk(["rank0"], "systemd", []) == ""
+    risk = host_units.reload_risk(["rank0"], "systemd", ["/dev/nvidia0"])
+    assert "rank0 would lose the GPU" in risk
+    assert "create-dev-char-symlinks" in risk
+    assert "does not say" in host_units.reload_risk(None, "", [])
+
+
+@platforms.needs_root
+def test_device_nodes_without_a_link_are_found(tmp_path: Path) -> None:
+    (tmp_path / "char").mkdir()
+    try:
+        os.mknod(tmp_path / "nvidia0", 0o600 | 0o020000, os.makedev(195, 0))
+        os.mknod(tmp_path / "nvidiactl", 0o600 | 0o020000, os.makedev(195, 255))
+    except PermissionError:
+        platforms.skip("device nodes")
+    (tmp_path / "char/195:255").symlink_to("../nvidiactl")
+    (tmp_path / "nvidia-caps").mkdir()
+    assert host_units.missing_links(tmp_path) == [str(tmp_path / "nvidia0")]

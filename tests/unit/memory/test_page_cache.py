@@ -9,7 +9,6 @@ from typing import Any
 
 import page_cache_flush
 import page_cache_unit
-import platforms
 import pytest
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import units as host_units
@@ -293,31 +292,6 @@ def test_flush_of_single_files_needs_no_root_and_counts_them(spark: Path, run_mo
     assert "/no/such/model" in missing["msg"]
 
 
-# When a daemon-reload may happen
-
-
-def test_reload_waits_only_where_a_running_container_could_lose_its_gpu() -> None:
-    assert host_units.reload_risk([], "systemd", ["/dev/nvidia0"]) == ""
-    assert host_units.reload_risk(["rank0"], "systemd", []) == ""
-    risk = host_units.reload_risk(["rank0"], "systemd", ["/dev/nvidia0"])
-    assert "rank0 would lose the GPU" in risk
-    assert "create-dev-char-symlinks" in risk
-    assert "does not say" in host_units.reload_risk(None, "", [])
-
-
-@platforms.needs_root
-def test_device_nodes_without_a_link_are_found(tmp_path: Path) -> None:
-    (tmp_path / "char").mkdir()
-    try:
-        os.mknod(tmp_path / "nvidia0", 0o600 | 0o020000, os.makedev(195, 0))
-        os.mknod(tmp_path / "nvidiactl", 0o600 | 0o020000, os.makedev(195, 255))
-    except PermissionError:
-        platforms.skip("device nodes")
-    (tmp_path / "char/195:255").symlink_to("../nvidiactl")
-    (tmp_path / "nvidia-caps").mkdir()
-    assert host_units.missing_links(tmp_path) == [str(tmp_path / "nvidia0")]
-
-
 # The module page_cache_unit, against a systemd that is played by a small state machine
 
 
@@ -417,7 +391,7 @@ def test_changed_unit_text_waits_for_gpu_containers(
 ) -> None:
     run_module(page_cache_unit, unit(spark))
     systemd.calls.clear()
-    monkeypatch.setattr(page_cache_unit.host_units, "missing_links", lambda _: ["/dev/nvidia0"])
+    monkeypatch.setattr(host_units, "missing_links", lambda _: ["/dev/nvidia0"])
     systemd.containers = [{"Id": "a", "Name": "/rank0", "HostConfig": {"Runtime": "nvidia"}, "State": {"Running": True}}]
     newer = {**unit(spark, interval_seconds=20), "unit": UNIT_TEXT + "# newer\n"}
     result = run_module(page_cache_unit, newer)

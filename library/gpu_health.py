@@ -166,7 +166,7 @@ def main() -> None:
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
     if not jobs.status(gpu_measure.JOB).running:
-        problem = gpu_measure.may_start(commands.run, docker)[0] or missing(module, docker)
+        problem = gpu_measure.may_start()[0] or missing(module, docker)
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
     if module.check_mode:

@@ -126,7 +126,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.host.occupied import occupied
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.memory import facts as memory_facts
 from ansible.module_utils.sparklanes.memory import page_cache, settle, touch
 from ansible.module_utils.sparklanes.memory import processes as memory_processes
@@ -163,7 +163,7 @@ class Spark:
         (self.root / "proc/sys/vm/compact_memory").write_text("1\n", encoding="ascii")
 
     def busy(self) -> str:
-        found: str = occupied(self.module.run_command, self.module.get_bin_path)
+        found: str = occupied.look().holder()
         return found
 
     def touch(self, wanted: int, margin: int) -> touch.Touch:

@@ -134,6 +134,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
 from ansible.module_utils.sparklanes.weights.chain.choice import user_of
 from ansible.module_utils.sparklanes.weights.chain.lend import (
@@ -196,7 +197,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         return {"changed": True, "actions": ["would lend"], **answer}
     keys = ("models", "port", "allow", "idle_seconds", "staged_dir", "shared")
     args = {key: params[key] for key in keys} | {"addresses": addresses}
-    limit = rate_limit(jobs.run, params["rate_mib"], params["serving_rate_mib"])
+    limit = rate_limit(bool(occupied.look().holder()), params["rate_mib"], params["serving_rate_mib"])
     args["rate_kib"] = max(1, limit * 1024 // max(1, params["connections"])) if limit else 0
     present = jobs.spec(JOB)
     if jobs.status(JOB).running and present and not joins(args, present["args"]):

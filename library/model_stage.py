@@ -260,6 +260,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
 from ansible.module_utils.sparklanes.weights.hub import REPO
 from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
@@ -359,7 +360,7 @@ class Stage:
 
     def limits(self) -> tuple[int, int]:
         """Bytes a second of all, and of reading what is there."""
-        limit = rate_limit(self.run, self.params["rate_mib"], self.params["serving_rate_mib"])
+        limit = rate_limit(bool(occupied.look().holder()), self.params["rate_mib"], self.params["serving_rate_mib"])
         return limit * MIB, tighter(limit, self.params["verify_rate_mib"]) * MIB
 
     def look(self) -> list[Standing]:

@@ -130,6 +130,7 @@ from ansible.module_utils.sparklanes.docker.containers import Container, Docker,
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.release.store import Store
@@ -169,12 +170,9 @@ def holder(text: str, boxes: list[Container]) -> Container | None:
 
 
 def gpu_seen(boxes: list[Container] | None) -> dict[str, Any]:
-    """With the container of each process: empty for one in none, null where it is gone already or Docker told nothing."""
     found: dict[str, Any] = gpu_facts.facts()
-    for process in found["processes"] or []:
-        text = cgroup(process["pid"])
-        box = holder(text, boxes or [])
-        process["container"] = None if boxes is None or not text else box.name if box else ""
+    if found["processes"]:
+        found["processes"] = occupied.attributed(found["processes"], boxes)
     return found
 
 

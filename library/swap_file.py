@@ -64,9 +64,9 @@ import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import survival, swap
 from ansible.module_utils.sparklanes.host.edits import HostEdits
-from ansible.module_utils.sparklanes.host.occupied import occupied
 
 GIB = swap.GIB
 
@@ -160,7 +160,7 @@ class SwapFile(HostEdits):
         if not ours:
             return
         table = self.fstab()
-        holder = occupied(self.module.run_command, self.module.get_bin_path)
+        holder = occupied.look().holder()
         if holder:
             self.waiting.append(
                 f"{', '.join(ours)} stays on: turning swap off under what serves can end it ({holder}). Stop it, then run this again"

@@ -50,7 +50,7 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.host.occupied import occupied
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host.swap import parse_swaps
 from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
 
@@ -75,7 +75,7 @@ def main() -> None:
     used, available = used_and_available()
     if used == 0:
         module.exit_json(changed=False, before=0, after=0, actions=[])
-    holder = occupied(module.run_command, module.get_bin_path)
+    holder = occupied.look().holder()
     if holder:
         module.fail_json(msg=f"{holder}; swap is emptied only while nothing serves. Stop the lane first (playbooks/stop.yml)")
     if available < used + reserve * GIB:

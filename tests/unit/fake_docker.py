@@ -34,6 +34,8 @@ def answer(state: dict[str, Any], args: list[str]) -> int:
             if all(
                 labels.get(text.split("=")[1]) == text.split("=")[2]
                 if text.startswith("label=")
+                else box["State"].get("Status") == text.partition("=")[2]
+                if text.startswith("status=")
                 else box["Name"][1:] in text.replace("\\", "")
                 for text in wanted
             ):

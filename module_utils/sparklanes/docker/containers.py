@@ -58,6 +58,10 @@ class Container:
         return self.labels.get(LABEL_DEPLOYMENT, "")
 
     @property
+    def serves(self) -> bool:
+        return serves(self.to_dict())
+
+    @property
     def release(self) -> str:
         return self.labels.get(LABEL_RELEASE, "")
 
@@ -80,6 +84,11 @@ class Container:
             "uses_gpu": self.uses_gpu,
             "host_network": self.host_network,
         }
+
+
+def serves(box: Mapping[str, Any]) -> bool:
+    """Whether a container, as `Container.to_dict` has it, holds what memory and GPU are for: it runs, and is a rank or uses the GPU."""
+    return bool(box.get("running") and (box.get("uses_gpu") or box.get("deployment")))
 
 
 def parse_inspect(text: str) -> list[Container]:

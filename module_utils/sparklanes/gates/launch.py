@@ -75,8 +75,7 @@ def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:
         facts = look(registered.get(host), "readiness").facts
         if facts is None or not lane:
             continue
-        busy = any(box.get("running") and (box.get("deployment") or box.get("uses_gpu")) for box in facts.get("containers") or [])
-        idle = not busy and not (facts.get("gpu") or {}).get("processes")
+        idle = not readiness.serving(facts).holder()
         made += budget.checks(lane, host, budget.Node.of(facts.get("memory"), idle))
     return [check.to_dict() for check in made]
 
@@ -196,7 +195,8 @@ def serves(registered: Facts, release: str) -> bool:
 
 def other_lane(result: Facts, lane: str | None) -> str:
     """The lane that serves on a host, if it is another one. `result`: of readiness_info."""
-    return readiness.other_lane(look(result, "readiness").facts or {}, lane or "")
+    known = look(result, "readiness").facts
+    return readiness.other_lane(known, lane or "") if known else ""
 
 
 def status_lines(hostvars: Facts, hosts: Sequence[str]) -> list[str]:

@@ -17,9 +17,10 @@ from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.common.registered import Look, check_rows, look, words
 from ansible.module_utils.sparklanes.common.sizes import size_bytes
 from ansible.module_utils.sparklanes.docker import images as docker_images
-from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
+from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
 from ansible.module_utils.sparklanes.fabric import nccl_conf
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal
 
@@ -85,14 +86,14 @@ def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
 def strangers(host: str, facts: Facts, deployment: str) -> Check:
     """What works on the GPU and is not ours, in a container or in none, and ranks of another deployment: named, refused, never stopped from here."""
     found = [
-        f"process {entry.get('name')} (pid {entry.get('pid')})"
+        f"process {occupied.name_of(entry)}"
         for entry in (facts.get("gpu") or {}).get("processes") or []
         if entry.get("container") == ""
     ]
     for box in facts.get("containers") or []:
-        if box.get("running") and box.get("uses_gpu") and not box.get("deployment"):
+        if container_serves(box) and not box.get("deployment"):
             found.append(f"{box['name']} ({box['image']})")
-        elif box.get("running") and box.get("deployment") not in (None, "", deployment):
+        elif container_serves(box) and box.get("deployment") != deployment:
             found.append(f"{box['name']} (a rank of deployment {box['deployment']})")
     return judged(
         "CONTAINER.FOREIGN",
@@ -104,31 +105,30 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
     )
 
 
+def serving(known: Facts) -> occupied.Seen:
+    """What serves on a Spark, or may, from its `readiness_info`."""
+    engine = known.get("docker") or {}
+    boxes = known.get("containers") if engine.get("version") else None
+    transaction = Transaction.from_dict(known.get("transaction"))
+    open_ = [f"{transaction.id} of {transaction.controller}"] if transaction else []
+    return occupied.of_facts(boxes, engine, known.get("gpu"), open_)
+
+
 def idle(host: str, seen: Look) -> Check:
     """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
-    known = seen.facts or {}
+    now = occupied.Seen(unknown=seen.problem) if seen.facts is None else serving(seen.facts)
     found = [
         f"container {box['name']} ({'rank of ' + box['deployment'] if box.get('deployment') else box['image']})"
-        for box in known.get("containers") or []
-        if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
+        for box in now.containers
     ]
-    gpu_facts = known.get("gpu") or {}
-    found += [f"process {entry.get('name')} (pid {entry.get('pid')})" for entry in gpu_facts.get("processes") or []]
-    transaction = Transaction.from_dict(known.get("transaction"))
-    if transaction:
-        found.append(f"transaction {transaction.id} of {transaction.controller}")
-    unknown = ""
-    if seen.facts is None:
-        unknown = seen.problem
-    elif not (known.get("docker") or {}).get("version"):
-        unknown = f"Docker was not asked ({(known.get('docker') or {}).get('error') or 'no answer'})"
-    elif gpu_facts.get("present") and gpu_facts.get("processes") is None:
-        unknown = f"the GPU's processes are not known ({gpu_facts.get('error') or 'no answer'})"
+    found += [f"process {occupied.name_of(process)}" for process in now.processes]
+    found += [f"transaction {transaction}" for transaction in now.transactions]
+    found += [now.unknown] if now.unknown else []
     return judged(
         "NODE.IDLE",
         host,
-        not found and not unknown,
-        ", ".join(found) or unknown or "nothing runs",
+        not found,
+        ", ".join(found) or "nothing runs",
         "no rank, no GPU process, no open transaction",
         "Stop the deployment first: ansible-playbook playbooks/stop.yml. Nothing was touched.",
     )
@@ -355,13 +355,8 @@ def other_lane(facts: Facts, lane: str) -> str:
 
     A lane by its name; what a person started by hand has wishes that nobody knows.
     """
-    problem = str((facts.get("docker") or {}).get("error") or "")
-    if problem and problem != NO_DOCKER:
-        return f"something unknown ({problem})"
-    boxes = [
-        box for box in facts.get("containers") or [] if box.get("running") and (box.get("deployment") or box.get("uses_gpu"))
-    ]
-    names = [str(box.get("lane") or "") if box.get("deployment") else f"container {box.get('name')}" for box in boxes]
-    if not boxes:
-        names = [f"process {one.get('name')} (pid {one.get('pid')})" for one in (facts.get("gpu") or {}).get("processes") or []]
+    now = serving(facts)
+    names = [str(box.get("lane") or "") if box.get("deployment") else f"container {box.get('name')}" for box in now.containers]
+    names += [f"process {occupied.name_of(process)}" for process in now.outside]
+    names += [f"something unknown ({now.unknown})"] if now.unknown else []
     return next((name for name in names if name != lane), "")

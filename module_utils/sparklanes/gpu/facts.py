@@ -41,8 +41,8 @@ ABSENT = "nvidia-smi is not installed"
 Ask = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
-def ask(argv: Sequence[str], seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
-    rc, out, err = commands.run(argv, seconds=seconds)
+def ask(argv: Sequence[str], seconds: float | None = None) -> tuple[int, str, str]:
+    rc, out, err = commands.run(argv, seconds=PATIENCE_SECONDS if seconds is None else seconds)
     return rc, out, f"{err}: the driver hangs" if rc == commands.TIMED_OUT else err
 
 

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
-from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
-from ansible.module_utils.sparklanes.gpu import nvidia_smi
+from ansible.module_utils.sparklanes.gpu import nvidia_smi, occupied
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, boot_id
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
@@ -49,46 +48,28 @@ REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active"
 # --- may it start --------------------------------------------------------------------------------------------
 
 
-def refusal(
-    facts: Mapping[str, Any], containers: Sequence[Mapping[str, Any]] | None, locks: Sequence[str], free: int | None
-) -> str:
-    """Why the GPU must not be loaded now, or an empty text. Pure.
-
-    containers: of `Container.to_dict`, None where Docker does not say. locks: deployments with an open transaction.
-    """
+def refusal(facts: Mapping[str, Any], seen: occupied.Seen, free: int | None) -> str:
+    """Why the GPU must not be loaded now, or an empty text. Pure. free: bytes of MemAvailable."""
     if facts.get("error"):
         return f"{facts['error']}. Mend the driver first: there is nothing to measure with"
-    processes = facts.get("processes")
-    if processes is None:
-        return "nvidia-smi does not tell which processes use the GPU, so one of them may serve"
-    if processes:
-        names = ", ".join(f"{entry['name'] or '?'} (pid {entry['pid']})" for entry in processes)
-        return f"the GPU is in use: {names}. A burn would hurt it. Stop the lane (playbooks/stop.yml) or the process first"
-    if containers is None:
-        return "Docker does not say which containers run, so a rank may be booting"
-    busy = [str(box["name"]) for box in containers if box.get("running") and (box.get("uses_gpu") or box.get("deployment"))]
-    if busy:
-        return f"{', '.join(busy)} runs here and holds the GPU or is a rank. Stop it first (playbooks/stop.yml)"
-    if locks:
-        return f"a transaction of deployment {', '.join(locks)} is open: a launch goes on, or playbooks/recover.yml has to end it"
+    if seen.unknown:
+        return f"{seen.unknown}, so something may serve or boot here"
+    if seen.holder():
+        return f"{seen.holder()}. A burn would hurt it. Stop the lane (playbooks/stop.yml) or the process first"
+    if seen.transactions:
+        open_ = ", ".join(seen.transactions)
+        return f"a transaction of deployment {open_} is open: a launch goes on, or playbooks/recover.yml has to end it"
     if free is None or free < NEEDED_GIB * GIB:
         found = "unknown" if free is None else f"{free / GIB:.1f} GiB"
         return f"MemAvailable is {found}, the burn needs {NEEDED_GIB:g} GiB. See what holds the memory"
     return ""
 
 
-def may_start(run: Any, docker: bool, root: Path = Path("/var/lib/sparklanes")) -> tuple[str, dict[str, Any]]:
+def may_start(root: str = STATE_ROOT) -> tuple[str, dict[str, Any]]:
     """`refusal` of this Spark as it is, and the facts of its GPU."""
     facts = gpu_facts.facts()
-    boxes: list[dict[str, Any]] | None = []
-    if docker:
-        try:
-            boxes = [box.to_dict() for box in Docker(run).containers("status=running")]
-        except (DockerError, ValueError):
-            boxes = None
-    locks = sorted(path.parent.name for path in root.glob("deployments/*/transaction.json"))
     free = parse_meminfo(Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")).get("MemAvailable")
-    return refusal(facts, boxes, locks, free), facts
+    return refusal(facts, occupied.look(root=root, gpu=facts), free), facts
 
 
 # --- watching ------------------------------------------------------------------------------------------------
@@ -257,7 +238,7 @@ def burn(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> di
     folder = Path(args.get("folder") or FOLDER)
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     in_docker = not args.get("python")
-    why, before = may_start(commands.run, docker=in_docker or Path("/var/run/docker.sock").exists())
+    why, before = may_start()
     if why:
         raise JobError(why)
     began = time.time()

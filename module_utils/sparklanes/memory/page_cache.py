@@ -175,7 +175,10 @@ def drop_caches(drop: int = 3, root: Path = Path("/"), sync: bool = True) -> Eff
 
 
 def container_runs(root: Path = Path("/")) -> bool:
-    """Whether any process is in a container: ranks are. True where /proc tells nothing."""
+    """Whether any process is in a container: ranks are. True where /proc tells nothing.
+
+    `gpu.occupied` answers better; this file runs alone on a Spark, so it asks /proc, which cannot hang.
+    """
     looked = False
     for entry in (root / "proc").glob("[0-9]*/cgroup"):
         try:

@@ -18,7 +18,8 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, read_json, write_json
-from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.containers import DockerError
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
 from ansible.module_utils.sparklanes.release.store import Store
@@ -39,6 +40,7 @@ SETTINGS = "/etc/sparklanes/boot.json"
 REPORT = "/run/sparklanes/boot.json"
 UNREADABLE = (RankError, DockerError, OSError, ValueError, KeyError, TypeError, AttributeError)
 LINKS_SECONDS = 180.0
+DRIVER_SECONDS = 60.0
 # A start after which the Spark soon boots once more is a death that nobody saw. Two of them, and a person looks first.
 STARTS = "boot-starts.json"
 LOOP_SECONDS = 2 * 3600.0
@@ -101,10 +103,14 @@ def note_start(state_root: str, release: str, now: float, boot: str) -> None:
     write_json(Path(state_root, STARTS), {"starts": [*kept, {"release": release, "at": int(now), "boot_id": boot}]}, 0o644)
 
 
-def in_the_way(deployment: str) -> str:
-    """What works on the GPU beside this deployment already: Docker starts again what has a restart policy."""
-    boxes = [box for box in Docker(commands.run).containers() if box.running and box.deployment != deployment]
-    return ", ".join(box.name for box in boxes if box.uses_gpu or box.deployment)
+def in_the_way(deployment: str, state_root: str, seconds: float = DRIVER_SECONDS) -> str:
+    """What works here beside this deployment already: Docker starts again what has a restart policy. Docker and the driver may need a while."""
+    end = time.monotonic() + seconds
+    while True:
+        seen = occupied.look(root=state_root)
+        if not seen.unknown or time.monotonic() >= end:
+            return seen.holder(but=deployment)
+        time.sleep(2)
 
 
 def look(policy: str, deployment: str, state_root: str) -> tuple[str, str]:
@@ -128,9 +134,9 @@ def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
             f"this Spark started it by itself {times} times within {LOOP_SECONDS / 3600:g} hours, and booted again each time. "
             "A person reads the journal of those boots first (journalctl --list-boots); playbooks/launch.yml starts it"
         )
-    other = in_the_way(deployment)
+    other = in_the_way(deployment, state_root)
     if other:
-        return f"{other} runs here already. Stop it if it may go, then playbooks/launch.yml starts the release"
+        return f"{other} already. Stop it if it may go, then playbooks/launch.yml starts the release"
     missing = wait_for_address(str(((store.spec(release) or {}).get("env") or {}).get("VLLM_HOST_IP") or ""))
     if missing:
         return missing

@@ -441,17 +441,9 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
     return result
 
 
-def rate_limit(run: Callable[[list[str]], tuple[int, str, str]], rate: int, serving_rate: int) -> int:
-    """The limit that applies now: the lower one while this Spark serves (a rank runs, or any process uses the GPU)."""
-    for command in (
-        ["docker", "ps", "--quiet", "--filter", "label=sparklanes.release"],
-        ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
-    ):
-        if shutil.which(command[0]):
-            code, output, _ = run(command)
-            if code == 0 and output.strip():
-                return min(rate or serving_rate, serving_rate)
-    return rate
+def rate_limit(serving: bool, rate: int, serving_rate: int) -> int:
+    """The limit that applies now: the lower one while this Spark serves, or may (`gpu.occupied`). Zero is none."""
+    return tighter(rate, serving_rate) if serving else rate
 
 
 def tighter(*limits: int) -> int:

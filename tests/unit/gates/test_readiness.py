@@ -192,7 +192,7 @@ def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: s
         ),
         ({"gpu": {"present": True, "processes": [{"pid": 7, "name": "python3"}]}}, "process python3 (pid 7)"),
         ({"gpu": {"present": True, "processes": None, "error": "hangs"}}, "not known (hangs)"),
-        ({"docker": {"error": "no daemon"}}, "Docker was not asked (no daemon)"),
+        ({"docker": {"error": "no daemon"}}, "Docker does not answer (no daemon)"),
         (
             {
                 "transaction": {
@@ -360,7 +360,7 @@ def test_each_process_is_told_with_its_container(monkeypatch: pytest.MonkeyPatch
         3: "",
         4: f"0::/x/docker-{'b' * 64}.scope\n",
     }
-    monkeypatch.setattr(readiness_info, "cgroup", lambda pid: texts.get(pid, ""))
+    monkeypatch.setattr(readiness_info.gpu_facts, "read", lambda path: texts.get(int(path.parent.name), ""))
 
     def told(boxes: Any) -> list[Any]:
         found = {"processes": [{"pid": pid} for pid in (*texts, None)]}

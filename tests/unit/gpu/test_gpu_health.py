@@ -17,7 +17,7 @@ from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
 from ansible.module_utils.sparklanes.gpu import cap as gpu_cap
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
-from ansible.module_utils.sparklanes.gpu import nvidia_smi
+from ansible.module_utils.sparklanes.gpu import nvidia_smi, occupied
 from ansible.module_utils.sparklanes.gpu.health import Limits, assess, judge, summarise
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
 from conftest import FIXTURES, ROOT, RunModule
@@ -318,17 +318,17 @@ WELL: dict[str, Any] = {"error": "", "processes": []}
         (WELL, [{"name": "proxy", "running": True, "uses_gpu": False, "deployment": ""}], [], 100 * GIB, ""),
         ({"error": "nvidia-smi: exit 9"}, [], [], 100 * GIB, "Mend the driver"),
         ({"error": "", "processes": None}, [], [], 100 * GIB, "does not tell"),
-        ({"error": "", "processes": [{"pid": 5, "name": "python3"}]}, [], [], 100 * GIB, "in use: python3 (pid 5)"),
-        (WELL, None, [], 100 * GIB, "Docker does not say"),
-        (WELL, [{"name": "rank0", "running": True, "uses_gpu": False, "deployment": "sparks"}], [], 100 * GIB, "rank0 runs here"),
-        (WELL, [{"name": "mine", "running": True, "uses_gpu": True, "deployment": ""}], [], 100 * GIB, "mine runs here"),
+        ({"error": "", "processes": [{"pid": 5, "name": "python3"}]}, [], [], 100 * GIB, "python3 (pid 5) holds the GPU"),
+        (WELL, None, [], 100 * GIB, "Docker does not answer"),
+        (WELL, [{"name": "rank0", "running": True, "uses_gpu": False, "deployment": "sparks"}], [], 100 * GIB, "rank0 runs"),
+        (WELL, [{"name": "mine", "running": True, "uses_gpu": True, "deployment": ""}], [], 100 * GIB, "mine runs"),
         (WELL, [], ["sparks"], 100 * GIB, "transaction of deployment sparks"),
         (WELL, [], [], 5 * GIB, "5.0 GiB"),
         (WELL, [], [], None, "unknown"),
     ],
 )
 def test_what_refuses_a_burn(facts: dict[str, Any], boxes: Any, locks: list[str], free: int | None, words: str) -> None:
-    why = gpu_measure.refusal(facts, boxes, locks, free)
+    why = gpu_measure.refusal(facts, occupied.of_facts(boxes, {}, facts, locks), free)
     assert (words in why) if words else why == ""
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import swap_recycle
+from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from conftest import RunModule
 
 GIB = 1024**3
@@ -29,7 +30,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return 0, "", ""
 
     monkeypatch.setattr(swap_recycle, "used_and_available", lambda: (state["used"], state["available"]))
-    monkeypatch.setattr(swap_recycle, "occupied", lambda *_: state["holder"])
+    monkeypatch.setattr(swap_recycle.occupied, "look", lambda: Seen(unknown=state["holder"]))
     monkeypatch.setattr(swap_recycle, "swaps", lambda: dict(state["on"]))
     monkeypatch.setattr(swap_recycle.AnsibleModule, "run_command", run)
     return state

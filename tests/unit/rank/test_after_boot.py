@@ -172,7 +172,7 @@ def test_what_docker_started_by_itself_is_not_joined(spark: Spark) -> None:
     (spark.tmp / "docker.json").write_text(json.dumps(known))
     code, _, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
     assert code == 1
-    assert "by-hand runs here already" in out
+    assert "by-hand runs already" in out
     assert "create" not in spark.calls()
 
 

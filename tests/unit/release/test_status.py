@@ -80,9 +80,12 @@ def test_an_open_transaction_is_shown() -> None:
     assert "transaction t1 of desk in phase 'boot'" in "\n".join(lines([row("s1", transaction=open_), row("s2")]))
 
 
+KNOWN: dict[str, Any] = {"docker": {"version": "28"}, "containers": [], "gpu": {"present": True, "error": "", "processes": []}}
+
+
 def facts(release: str, current: str, running: bool = True) -> dict[str, Any]:
-    box = {"running": running, "release": release, "deployment": "sparks", "lane": "x"}
-    return {"containers": [box], "deployment_state": {"current": current}}
+    box = {"name": "rank0", "running": running, "release": release, "deployment": "sparks", "lane": "x"}
+    return {**KNOWN, "containers": [box], "deployment_state": {"current": current}}
 
 
 def test_a_release_serves_only_where_every_rank_runs_it_and_the_record_agrees() -> None:
@@ -99,19 +102,20 @@ def test_a_release_serves_only_where_every_rank_runs_it_and_the_record_agrees() 
 def test_another_lane_that_serves_is_named() -> None:
     assert readiness.other_lane(facts("a", "a"), "y") == "x"
     assert readiness.other_lane(facts("a", "a"), "x") == ""
-    assert readiness.other_lane({}, "x") == ""
+    assert readiness.other_lane(KNOWN, "x") == ""
+    assert "something unknown" in readiness.other_lane({}, "x")
 
 
 def test_what_may_serve_counts_as_another_lane() -> None:
     """Live settings of a lane would hurt a container of a person, and whatever runs behind a Docker that does not answer."""
     by_hand = {"name": "vllm", "running": True, "uses_gpu": True, "deployment": "", "lane": ""}
-    assert readiness.other_lane({"containers": [by_hand]}, "x") == "container vllm"
-    assert readiness.other_lane({"containers": [{**by_hand, "uses_gpu": False}]}, "x") == ""
-    assert "did not say" in readiness.other_lane({"docker": {"error": "it did not say"}}, "x")
-    assert readiness.other_lane({"docker": {"error": NO_DOCKER}, "gpu": {"processes": []}}, "x") == ""
-    held = {"gpu": {"processes": [{"pid": 7, "name": "python3"}]}}
+    assert readiness.other_lane({**KNOWN, "containers": [by_hand]}, "x") == "container vllm"
+    assert readiness.other_lane({**KNOWN, "containers": [{**by_hand, "uses_gpu": False}]}, "x") == ""
+    assert "did not say" in readiness.other_lane({**KNOWN, "docker": {"error": "it did not say"}}, "x")
+    assert readiness.other_lane({**KNOWN, "docker": {"error": NO_DOCKER}, "gpu": {"processes": []}}, "x") == ""
+    held = {**KNOWN, "gpu": {"processes": [{"pid": 7, "name": "python3"}]}}
     assert readiness.other_lane(held, "x") == "process python3 (pid 7)"
-    assert readiness.other_lane({**facts("a", "a"), **held}, "x") == "", "the process is the rank's"
+    assert readiness.other_lane({**held, **facts("a", "a"), "gpu": held["gpu"]}, "x") == "", "the process is the rank's"
 
 
 def test_a_rail_that_is_amiss_is_seen() -> None:

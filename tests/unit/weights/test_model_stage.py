@@ -14,12 +14,13 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import model_stage
 import pytest
+from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
@@ -325,20 +326,10 @@ def test_a_killed_job_is_reported_and_the_next_goes_on(nodes: list[Node], hub: S
     assert result["staged"]
 
 
-def test_the_limit_while_serving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_stage.shutil, "which", lambda name: f"/usr/bin/{name}")
-
-    def node(ranks: str, gpu: str) -> Callable[[list[str]], tuple[int, str, str]]:
-        return lambda command: (0, ranks if command[0] == "docker" else gpu, "")
-
-    assert weights_stage.rate_limit(node("", ""), 0, 256) == 0
-    assert weights_stage.rate_limit(node("", ""), 900, 256) == 900
-    assert weights_stage.rate_limit(node("4f2a\n", ""), 0, 256) == 256
-    assert weights_stage.rate_limit(node("", "4711\n"), 900, 256) == 256
-    assert weights_stage.rate_limit(node("", "4711\n"), 100, 256) == 100
-
-
-def test_what_is_there_is_read_gently_and_what_arrives_has_no_such_limit(nodes: list[Node], hub: Start) -> None:
+def test_what_is_there_is_read_gently_and_what_arrives_has_no_such_limit(
+    nodes: list[Node], hub: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(occupied, "look", lambda: occupied.Seen())
     _, revision = hub()
     node = nodes[0]
 

@@ -246,10 +246,10 @@ class Ledger:
             self.tree.write(f"{COPIES}/{told(entry)['sha256']}", entry.content, 0o600)
 
     def adopt(self, path: str, content: bytes, mode: int) -> None:
-        """Note what a file of root said before us, where that is known from elsewhere and nothing is noted yet."""
+        """Note what a file said before us, where that is known from elsewhere and nothing is noted yet. It was root's, of this mode."""
         with self.open() as records:
             if f"file {path}" not in records:
-                entry = Entry("file", f"{mode:04o}", content=content)
+                entry = Entry("file", f"{mode:04o}", os.geteuid(), os.getegid(), content)
                 self._copy(path, entry)
                 record = Record("file", path, told(entry), made(self.tree.entry(path)), self.by, _now())
                 records[record.key] = record
@@ -267,10 +267,12 @@ class Ledger:
         return str(record.before) if record else None
 
     def forget(self, kind: str, names: Iterable[str]) -> None:
-        """These are no longer ours to give back."""
-        with self.open() as records:
-            for name in names:
-                records.pop(f"{kind} {name}", None)
+        """These are no longer ours to give back. On a host that has no ledger none is begun."""
+        gone = [f"{kind} {name}" for name in names]
+        if self.load().keys() & set(gone):
+            with self.open() as records:
+                for key in gone:
+                    records.pop(key, None)
 
     def names(self, kind: str, prefix: str = "") -> list[str]:
         return sorted(record.name for record in self.load().values() if record.kind == kind and record.name.startswith(prefix))

@@ -293,6 +293,12 @@ def test_what_was_known_before_there_was_a_ledger_is_adopted_once(ledger: Ledger
     assert ledger.tree.read("/etc/netplan/40.yaml") == b"an admin's"
 
 
+def test_nothing_is_begun_for_what_was_never_ours(ledger: Ledger) -> None:
+    ledger.forget("state", ["hold x"])
+    ledger.forget("state", [])
+    assert list(ledger.tree.root.iterdir()) == []
+
+
 def test_the_module_tells_what_stands_there(ledger: Ledger, run_module: RunModule) -> None:
     args = {"root": str(ledger.tree.root)}
     assert run_module(host_edits_info, args) == {

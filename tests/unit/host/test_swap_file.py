@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import swap_file
+from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from ansible.module_utils.sparklanes.host import survival, swap
 from ansible.module_utils.sparklanes.host.swap import GIB
 from conftest import RunModule
@@ -40,7 +41,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     lay(tmp_path, {"/proc/swaps": "Filename Type Size Used Priority\n", "/etc/fstab": "UUID=1 / ext4 defaults 0 1"})
     made = Host(tmp_path)
     monkeypatch.setattr(swap_file.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
-    monkeypatch.setattr(swap_file, "occupied", lambda _run, _find: made.holder)
+    monkeypatch.setattr(swap_file.occupied, "look", lambda: Seen(unknown=made.holder))
     return made
 
 

@@ -19,6 +19,7 @@ import swap_file
 import test_survival
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
+from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.ledger import LEDGER, Ledger
 from ansible.module_utils.sparklanes.host.restore import report, restore
@@ -76,7 +77,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
         patch.setattr(kernel_settings.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
         patch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
         patch.setattr(host_units, "gpu_containers", lambda _run: ([], "systemd"))
-        patch.setattr(swap_file, "occupied", lambda *_: "")
+        patch.setattr(swap_file.occupied, "look", Seen)
         patch.setattr(kernel_settings.time, "sleep", lambda _: None)
         yield made
 

@@ -215,10 +215,12 @@ class Ledger:
             record = records[f"file {path}"]
             try:
                 act()
+                # Another program may have done it in its own way: systemctl, whose link is relative on some releases.
+                records[record.key] = replace(record, after=made(self.tree.entry(path)))
             finally:  # back at what was first, or not done at all: there is nothing to give back
                 if told(self.tree.entry(path)) == record.before:
                     del records[record.key]
-                    self._save(records)
+                self._save(records)
 
     def _note_file(self, records: dict[str, Record], path: str, after: Entry | None, ours: bool) -> None:
         there = self.tree.entry(path)

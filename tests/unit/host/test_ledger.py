@@ -89,6 +89,13 @@ def test_a_module_that_takes_its_own_edit_back_leaves_no_record(ledger: Ledger) 
     assert files(ledger) == before
 
 
+def test_what_another_program_made_of_our_wish_is_ours_too(ledger: Ledger) -> None:
+    path = "/etc/systemd/system/multi-user.target.wants/x.service"
+    ledger.file(path, Entry("link", target="/etc/systemd/system/x.service"), lambda: ledger.tree.link(path, "../x.service"))
+    assert restore(ledger, "file", path).done
+    assert not ledger.tree.there(path)
+
+
 @pytest.mark.parametrize("theirs", [b"an admin's", None])
 def test_what_somebody_else_changed_since_is_named_and_stays(ledger: Ledger, theirs: bytes | None) -> None:
     ledger.tree.write("/etc/fstab", TABLE)

@@ -70,6 +70,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import probe as docker_probe
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import Found, ImageStore
@@ -127,10 +128,10 @@ class Probe:
     def flags(self, name: str) -> dict[str, Any]:
         available = parse_meminfo(Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")).get("MemAvailable", 0)
         if available < docker_probe.HELP_BYTES:
-            need = docker_probe.HELP_BYTES / 2**30
+            need = docker_probe.HELP_BYTES / GIB
             return {
                 "flags": [],
-                "flags_error": f"not asked: {available / 2**30:.1f} GiB of memory available, expected {need:.0f}",
+                "flags_error": f"not asked: {available / GIB:.1f} GiB of memory available, expected {need:.0f}",
             }
         said = ""
         for words in (["serve", "--help=all"], ["serve", "--help"]):  # older engines know no =all, and then show everything

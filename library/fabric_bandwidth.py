@@ -108,6 +108,7 @@ import time
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 
@@ -215,7 +216,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    limits = {"size": (2, 2**30), "iterations": (5, 10**9), "seconds": (1, 86400)}
+    limits = {"size": (2, GIB), "iterations": (5, 10**9), "seconds": (1, 86400)}
     wrong = [
         f"{name}: found {module.params[name]}, expected {least} to {most}"
         for name, (least, most) in limits.items()

@@ -103,8 +103,8 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
-from ansible.module_utils.sparklanes.docker.archive import GIB
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
 from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of

@@ -93,6 +93,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
@@ -118,7 +119,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
     args = {key: params[key] for key in keys}
     args |= {
         "lane_id": str(params["lane"]["lane_id"]),
-        "reserve": params["reserve_gib"] * 2**30,
+        "reserve": params["reserve_gib"] * GIB,
         "image": {
             "name": found.name,
             "id": found.image.id,

@@ -260,6 +260,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
+from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
 from ansible.module_utils.sparklanes.weights.hub import REPO
@@ -275,9 +276,6 @@ from ansible.module_utils.sparklanes.weights.staging import (
     speed_of,
     standing,
 )
-
-GIB = 1 << 30
-MIB = 1 << 20
 
 OPTIONS: dict[str, Any] = {
     "models": {

@@ -83,9 +83,10 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory import facts as memory
 from ansible.module_utils.sparklanes.memory import page_cache
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, Effect
+from ansible.module_utils.sparklanes.memory.page_cache import Effect
 
 
 def gib(value: int | None) -> str:

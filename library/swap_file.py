@@ -64,11 +64,10 @@ import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import survival, swap
 from ansible.module_utils.sparklanes.host.edits import HostEdits
-
-GIB = swap.GIB
 
 
 class SwapFile(HostEdits):

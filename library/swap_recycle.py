@@ -50,9 +50,10 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host.swap import parse_swaps
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
+from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
 
 def used_and_available() -> tuple[int, int]:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO
 
 from ansible.module_utils.sparklanes.common.files import replacing
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory.page_cache import drop_caches, measure
 
-GIB = 1024**3
 CHUNK = 4 * 1024**2
 # Withheld until the hash is right. A tar archive ends with two empty blocks of 512 bytes, and a packed one with its checksum:
 # without these Docker takes the archive as cut off.

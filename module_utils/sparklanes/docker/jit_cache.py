@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ansible.module_utils.sparklanes.common.files import replacing
+from ansible.module_utils.sparklanes.common.sizes import GIB
 
 # A cache has some hundred MB; more is a mistake (a path that points elsewhere), which would be sent to each Spark.
-MOST_BYTES = 8 * 1024**3
+MOST_BYTES = 8 * GIB
 
 
 class CacheError(Exception):
@@ -52,7 +53,7 @@ def pack(folder: Path, archive: Path) -> None:
         raise CacheError(f"{folder} holds no compiled kernel")
     if size > MOST_BYTES:
         raise CacheError(
-            f"{folder} holds {size / 2**30:.1f} GiB, more than compiled kernels of a lane can be. Look what else is in it"
+            f"{folder} holds {size / GIB:.1f} GiB, more than compiled kernels of a lane can be. Look what else is in it"
         )
     # Readable by all, so that it is fetched as a file: what only root may read, Ansible fetches through memory, which a serving Spark lacks.
     with replacing(archive, 0o644) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as packed:

@@ -13,6 +13,8 @@ import json
 import re
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import GIB
+
 # What a lane calls a library → the distributions that bring it. CUDA 12 and 13 have their own names; the CUTLASS DSL has parts.
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "vllm": ("vllm",),
@@ -30,7 +32,7 @@ VERSIONS_PROGRAM = (
     "print(json.dumps({'python': sys.version.split()[0], 'packages': found}))\n"
 )
 # `vllm serve --help` needs so much (measured: 0.9 GB on CPUs; CUDA builds import more).
-HELP_BYTES = 6 * 1024**3
+HELP_BYTES = 6 * GIB
 LIMITS = ("--network", "none", "--memory", "5g", "--pids-limit", "512")
 LABEL = "sparklanes.purpose=probe"
 

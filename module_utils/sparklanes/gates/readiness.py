@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.common.registered import Look, check_rows, look, words
-from ansible.module_utils.sparklanes.common.sizes import size_bytes
+from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
 from ansible.module_utils.sparklanes.fabric import nccl_conf
@@ -23,8 +23,6 @@ from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal
-
-GIB = 1024**3
 
 Facts = Mapping[str, Any]
 
@@ -108,10 +106,11 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
 def serving(known: Facts) -> occupied.Seen:
     """What serves on a Spark, or may, from its `readiness_info`."""
     engine = known.get("docker") or {}
-    boxes = known.get("containers") if engine.get("version") else None
+    if not engine.get("version"):
+        engine = {"error": engine.get("error") or "it was not asked"}
     transaction = Transaction.from_dict(known.get("transaction"))
     open_ = [f"{transaction.id} of {transaction.controller}"] if transaction else []
-    return occupied.of_facts(boxes, engine, known.get("gpu"), open_)
+    return occupied.of_facts(known.get("containers") or [], engine, known.get("gpu"), open_)
 
 
 def idle(host: str, seen: Look) -> Check:

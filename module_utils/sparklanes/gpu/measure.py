@@ -21,6 +21,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, write_atomically, write_json
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
@@ -36,7 +37,6 @@ LABEL = "sparklanes.job"
 FOLDER = "/var/lib/sparklanes/health"
 SCHEMA = "sparklanes-gpu-health/1"
 RUNS_KEPT = 20
-GIB = 1024**3
 NEEDED_GIB = 6.0  # the burn takes 3.3 GiB, CUDA's context about one
 # A cold image reads gigabytes of libraries before torch answers.
 START_SECONDS = 300.0

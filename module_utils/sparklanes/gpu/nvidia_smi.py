@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import nvidia_bytes
+
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z%]*)")
-_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _UNTOLD = re.compile(
     r"[\[<(]?\s*(?:n/?a|not supported|not available|not found|unknown(?: error)?|insufficient permissions?|err!|requested functionality has been deprecated|)\s*[\])>]?",
     re.IGNORECASE,
@@ -52,12 +53,6 @@ def number(text: str | None) -> float | None:
 def integer(text: str | None) -> int | None:
     value = number(text)
     return None if value is None else round(value)
-
-
-def size(text: str | None) -> int | None:
-    """`69564 MiB` → bytes. nvidia-smi leaves the unit out with `nounits`, and then means MiB."""
-    match = _NUMBER.match(text or "")
-    return round(float(match[1]) * _BYTES.get(match[2] or "MiB", 1024**2)) if match else None
 
 
 def reasons(mask: str | None) -> list[str] | None:
@@ -184,7 +179,7 @@ def _processes(node: ET.Element) -> list[Process] | None:
                 integer(told(entry.findtext("pid"))),
                 entry.findtext("process_name", "").strip(),
                 told(entry.findtext("type")),
-                size(told(entry.findtext("used_memory"))),
+                nvidia_bytes(told(entry.findtext("used_memory"))),
             )
             for entry in parent.iter("process_info")
         ]
@@ -220,8 +215,8 @@ def _gpu(index: int, node: ET.Element) -> Gpu:
         application_mhz=integer(_text(node, "applications_clocks/graphics_clock")),
         utilization_percent=integer(_text(node, "utilization/gpu_util")),
         temperature_c=integer(_text(node, "temperature/gpu_temp")),
-        memory_total_bytes=size(_text(node, "fb_memory_usage/total")),
-        memory_used_bytes=size(_text(node, "fb_memory_usage/used")),
+        memory_total_bytes=nvidia_bytes(_text(node, "fb_memory_usage/total")),
+        memory_used_bytes=nvidia_bytes(_text(node, "fb_memory_usage/used")),
         throttle_reasons=_reasons(node),
         recovery_action=_text(node, "gpu_recovery_action"),
         processes=_processes(node),
@@ -267,7 +262,7 @@ def parse_compute_apps(text: str) -> list[Process]:
     """`--query-compute-apps=pid,process_name,used_memory --format=csv,noheader[,nounits]`."""
     return once(
         [
-            Process(integer(row["pid"]), row["process_name"] or "", "C", size(row["used_memory"]))
+            Process(integer(row["pid"]), row["process_name"] or "", "C", nvidia_bytes(row["used_memory"]))
             for row in parse_csv(text, ("pid", "process_name", "used_memory"))
         ]
     )

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.host.logind import NOT_RUNNING
 
-GIB = 1024**3
 Facts = Mapping[str, Any]
 NOT_MEASURED = "not measured"
 

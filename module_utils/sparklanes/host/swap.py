@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-GIB = 1024**3
+from ansible.module_utils.sparklanes.common.sizes import GIB
+
 SPARE_GIB = 10  # what a new file leaves free on its disk (ours): logs, and the state of a launch
 
 

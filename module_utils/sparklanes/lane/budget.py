@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
-from ansible.module_utils.sparklanes.common.sizes import size_bytes
+from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 
-GIB = 1024**3
 # The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
 # pair of Sparks (GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47: 101.3 to 102.2).
 BEST_CUDA_GIB = 113.0
@@ -359,7 +358,7 @@ def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check
 def check_shm(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """Shared memory is of the same pool. It counts as it fills; a size that could push the GPU out is warned of."""
     try:
-        size = size_bytes((lane.get("lane_container") or {}).get("shm_size")) / GIB
+        size = max(0, size_bytes((lane.get("lane_container") or {}).get("shm_size"))) / GIB
     except ValueError:
         return []  # the container's own rule says so
     sum_ = budget(lane, node)

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible.module_utils.sparklanes.lane.budget import GIB, kv_given
+from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.lane.budget import kv_given
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.engine.flags import FLAT_FLAGS, HEAD_FLAGS
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.rank.spec import overlay_path
@@ -206,7 +207,7 @@ def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         at_once = f", {lane['lane_max_num_seqs']} requests at a time" if lane["lane_max_num_seqs"] else ""
         lines.append(f"{lane['lane_max_model_len']:,} tokens of context{at_once}")
     pinned = lane["lane_kv_cache_memory_bytes"]
-    lines.append(f"KV cache {pinned / 2**30:.2f} GiB on each rank, pinned" if pinned else "KV cache sized by the engine")
+    lines.append(f"KV cache {pinned / GIB:.2f} GiB on each rank, pinned" if pinned else "KV cache sized by the engine")
     if spec["secret_env"]:
         lines.append(f"needs {', '.join(spec['secret_env'])} in the environment of this shell")
     if lane["lane_negative"]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 
 PREFIX = "lane_"
@@ -24,7 +25,6 @@ SITE_FILE = "inventory/fleet/group_vars/lane_{lane}.yml"
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,6 @@ def merge(base: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def parse_size(text: str) -> int:
-    """Bytes from `8GiB`, `7 GB` or a plain number. One letter is refused: the engine and Docker read it differently."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = match[2].lower() if match else ""
-    if not match or unit not in _UNITS:
-        raise ValueError(f"{text!r} is no size: write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
-    size = float(match[1]) * _UNITS[unit] if "." in match[1] else int(match[1]) * _UNITS[unit]
-    if isinstance(size, float) and not size.is_integer():
-        raise ValueError(f"{text!r} is not a whole number of bytes")
-    return int(size)
-
-
 def convert(option: Option, value: Any) -> Any:
     """`value` in the type of the option; None where it says nothing. ValueError says what is wrong with it."""
     kind = option.type
@@ -182,7 +170,7 @@ def _path(value: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    return _fitting(parse_size(str(value)) if not isinstance(value, int) or isinstance(value, bool) else value)
+    return _fitting(exact_bytes(str(value)) if not isinstance(value, int) or isinstance(value, bool) else value)
 
 
 def _list(value: Any) -> list[Any]:

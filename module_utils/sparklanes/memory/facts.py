@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import PASS, WARN, Check, judged
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
+from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.memory.processes import unaccounted
 
 BLOCK = 32 * 1024**2

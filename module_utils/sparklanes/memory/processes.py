@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import GIB
+
 _FIELD = re.compile(r"^(Name|VmRSS|VmSwap):[ \t]+(.*)$", re.MULTILINE)
 # What /proc/meminfo accounts for, in fields that do not overlap. The first ones every kernel has.
 _ALWAYS = ("MemFree", "Buffers", "Cached", "AnonPages", "Slab", "KernelStack", "PageTables")
@@ -72,4 +74,4 @@ def read(proc: Path, count: int = 5) -> list[Process]:
 
 def named(processes: Iterable[Process]) -> str:
     """`python3 (pid 7) 3.7 GiB, …`: for a sentence."""
-    return ", ".join(f"{one.name} (pid {one.pid}) {(one.resident + one.swapped) / 1024**3:.1f} GiB" for one in processes)
+    return ", ".join(f"{one.name} (pid {one.pid}) {(one.resident + one.swapped) / GIB:.1f} GiB" for one in processes)

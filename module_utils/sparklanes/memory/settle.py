@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory.facts import ENOUGH_BLOCKS, SPARK_GIB, MemoryFacts, check_blocks, check_cma, gib
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, WORTH_BYTES
+from ansible.module_utils.sparklanes.memory.page_cache import WORTH_BYTES
 from ansible.module_utils.sparklanes.memory.processes import Process
 from ansible.module_utils.sparklanes.memory.touch import Touch
 from ansible.module_utils.sparklanes.memory.verdict import Done, Verdict, verdict

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import GIB
+
 # At most this much between two looks at what is left.
 CHUNK = 256 * 1024**2
 _COUNT = struct.Struct("=Q")
@@ -64,7 +66,7 @@ def probe(wanted: int, margin: int, seconds: float, free: Callable[[], int | Non
     os.close(reader)
     status = os.waitpid(child, 0)[1]
     took = time.monotonic() - started
-    stopped = {3: f"MemFree came down to the margin of {margin / 1024**3:g} GiB", 4: f"{seconds:g} s were over"}
+    stopped = {3: f"MemFree came down to the margin of {margin / GIB:g} GiB", 4: f"{seconds:g} s were over"}
     code = os.waitstatus_to_exitcode(status)
     if killed:
         return Touch(wanted, touched, took, died=f"it hung and was ended after {took:.0f} s")

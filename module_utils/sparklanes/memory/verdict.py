@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory.facts import MemoryFacts, check_blocks, check_cma, check_free, gib
-from ansible.module_utils.sparklanes.memory.page_cache import GIB
 from ansible.module_utils.sparklanes.memory.processes import Process, named
 
 VERDICTS = ("ready", "flush", "compact", "held", "distress", "reboot_required", "kernel_fault", "unknown")

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.secrets import HIDDEN, blanked_words, hidden, secret_name
+from ansible.module_utils.sparklanes.common.sizes import MIB, size_or_none
 from ansible.module_utils.sparklanes.engine.flags import SHORT, canonical_flag
 
 ABSENT = "(absent)"
 GIVEN = "(given)"  # a flag without a value
 
-# Docker's units are binary whatever they are called.
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SHM_DEFAULT = 64 * 2**20
+_SHM_DEFAULT = 64 * MIB
 
 
 @dataclass(frozen=True)
@@ -144,14 +143,6 @@ def _value(values: Sequence[str]) -> Any:
 # --- limits ----------------------------------------------------------------------------------------------------
 
 
-def size_of(value: Any) -> int | None:
-    """Bytes of Docker's `32g`, `10gb`, `-1` or a number; None where it says nothing."""
-    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)\s*([a-z]*?)(?:i?b)?", str(value or "").strip().lower())
-    if not match or match[2] not in _UNITS:
-        return None
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "restart", options.get("restart") or "no"
     if options.get("privileged"):
@@ -159,8 +150,8 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     network = options.get("network") or "bridge"
     yield "network", "bridge" if network == "default" else network
     yield "ipc", options.get("ipc") or "private"
-    yield "shm_size", size_of(options.get("shm_size")) or _SHM_DEFAULT
-    memory, swap = size_of(options.get("memory")) or 0, size_of(options.get("memory_swap")) or 0
+    yield "shm_size", size_or_none(options.get("shm_size")) or _SHM_DEFAULT
+    memory, swap = size_or_none(options.get("memory")) or 0, size_or_none(options.get("memory_swap")) or 0
     if memory:
         yield "memory", memory
         yield "memory_swap", swap or 2 * memory  # Docker's own default

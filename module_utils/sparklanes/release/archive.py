@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ansible.module_utils.sparklanes.common.files import read_json, replacing, write_json
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
 from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
 from ansible.module_utils.sparklanes.weights.staging import Model, Store
@@ -208,7 +209,7 @@ def refuse_without_room(folder: Path, needed: int, reserve: int) -> None:
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if free + present < needed + reserve:
         raise ArchiveError(
-            f"{folder} has {free / 2**30:.1f} GiB free, expected {(needed - present + reserve) / 2**30:.1f}. Nothing was written"
+            f"{folder} has {free / GIB:.1f} GiB free, expected {(needed - present + reserve) / GIB:.1f}. Nothing was written"
         )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import GIB
+
 
 @dataclass(frozen=True)
 class Item:
@@ -66,6 +68,6 @@ def table(items: Sequence[Mapping[str, Any]]) -> str:
     """For a person: kind, size, name, and the sum."""
     if not items:
         return "nothing to prune"
-    lines = [f"{item['kind']:<10} {item['size'] / 2**30:9.2f} GiB  {item['name']}" for item in items]
-    total = sum(item["size"] for item in items) / 2**30
+    lines = [f"{item['kind']:<10} {item['size'] / GIB:9.2f} GiB  {item['name']}" for item in items]
+    total = sum(item["size"] for item in items) / GIB
     return "\n".join([*lines, f"{'together':<10} {total:9.2f} GiB"])

@@ -21,8 +21,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
-from ansible.module_utils.sparklanes.lane.schema import parse_size
 from ansible.module_utils.sparklanes.lane.view import number
 from ansible.module_utils.sparklanes.traps.names import BOOL, NUMBER, SIZE, TEXT, VERSION, Name, brief
 
@@ -140,7 +140,7 @@ def _operand(raw: str, name: Name) -> Any:
             raise ValueError(f"{raw!r} is no version")
         return version(raw)
     if name.kind == SIZE:
-        return parse_size(raw)
+        return exact_bytes(raw)
     limit = number(raw)
     if limit is None or not math.isfinite(limit):
         raise ValueError(f"{raw!r} is no number")

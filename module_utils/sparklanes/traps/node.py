@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from ansible.module_utils.sparklanes.common.sizes import size_bytes
+from ansible.module_utils.sparklanes.common.sizes import GIB, size_or_none
 from ansible.module_utils.sparklanes.lane.view import View, number
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 from ansible.module_utils.sparklanes.traps.frame import ADVISE, REFUSE, Rules
@@ -31,9 +30,10 @@ def sizes(view: View) -> Iterator[str]:
     It refuses others when the rank starts, after the old one was stopped.
     """
     container = view.lane["lane_container"]
-    memory, swap = size(container["memory"]), size(container["memory_swap"])
+    memory, swap = size_or_none(container["memory"]), size_or_none(container["memory_swap"])
     for key in ("memory", "memory_swap", "shm_size"):
-        if container[key] is not None and container[key] != "-1" and not size(container[key]):
+        found = size_or_none(container[key])
+        if container[key] is not None and (not found or (found < 0 and key == "shm_size")):
             yield f"lane_container.{key} {container[key]!r} is no size"
     if container["memory_swap"] is not None and container["memory"] is None:
         yield "lane_container.memory_swap without memory"
@@ -53,8 +53,8 @@ def cap(view: View) -> Iterator[str]:
 
     Above it, it never acts. It bounds host memory only: what the GPU allocates of the same memory is not counted.
     """
-    memory = size(view.lane["lane_container"]["memory"])
-    if view.spark and memory and memory >= SPARK_GIB * 2**30:
+    memory = size_or_none(view.lane["lane_container"]["memory"])
+    if view.spark and memory and memory >= SPARK_GIB * GIB:
         yield f"lane_container.memory {view.lane['lane_container']['memory']}"
 
 
@@ -156,11 +156,3 @@ def stagger(view: View) -> Iterator[str]:
     """
     if view.spark and view.flash and view.dflash and view.nodes == 2 and view.lane["lane_boot_stagger_seconds"] < 25:
         yield f"lane_boot_stagger_seconds {view.lane['lane_boot_stagger_seconds']}"
-
-
-def size(text: Any) -> int:
-    """Bytes of one of Docker's sizes; 0 where it is none."""
-    try:
-        return int(size_bytes(text))
-    except ValueError:
-        return 0

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import readiness_info
-from ansible.module_utils.sparklanes.common import sizes
 from ansible.module_utils.sparklanes.common.checks import Check, verdict
 from ansible.module_utils.sparklanes.common.registered import NOT_ASKED, Look, look
 from ansible.module_utils.sparklanes.docker import containers as docker_containers
@@ -290,19 +289,6 @@ def test_listeners_of_a_real_engine() -> None:
 def test_listeners_without_owner_and_of_another_shape() -> None:
     found = parse_ss("LISTEN 0 128 [::]:22 [::]:*\nnonsense\nLISTEN 0 128 [::ffff:10.0.0.1]:80 *:*\n")
     assert [(one.address, one.port, one.pid) for one in found] == [("*", 22, 0), ("10.0.0.1", 80, 0)]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("2g", 2 * GIB), ("64m", 64 * 1024**2), ("10gb", 10 * GIB), ("1.5 GiB", GIB * 3 // 2), (1024, 1024), (None, 0)],
-)
-def test_sizes(text: Any, size: int) -> None:
-    assert sizes.size_bytes(text) == size
-
-
-def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="two gig"):
-        sizes.size_bytes("two gig")
 
 
 def test_inspect_tells_ours_from_others() -> None:

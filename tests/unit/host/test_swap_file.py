@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import swap_file
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from ansible.module_utils.sparklanes.host import survival, swap
-from ansible.module_utils.sparklanes.host.swap import GIB
 from conftest import RunModule
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,12 +9,13 @@ import lane_files
 import pytest
 import yaml
 from ansible.module_utils.sparklanes.common.checks import Check
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from ansible.module_utils.sparklanes.gates import preflight
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import limits as lane_limits
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
-from ansible.module_utils.sparklanes.lane.budget import GIB, Node
+from ansible.module_utils.sparklanes.lane.budget import Node
 from conftest import FIXTURES, ROOT
 from hypothesis import given
 from hypothesis import strategies as st

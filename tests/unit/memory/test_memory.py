@@ -5,8 +5,8 @@ from pathlib import Path
 import memory_info
 import pytest
 from ansible.module_utils.sparklanes.common import checks
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory import facts as memory_facts
-from ansible.module_utils.sparklanes.memory.page_cache import GIB
 from conftest import FIXTURES, RunModule
 from hypothesis import given
 from hypothesis import strategies as st

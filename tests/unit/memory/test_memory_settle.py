@@ -10,10 +10,10 @@ from typing import Any
 
 import memory_settle
 import pytest
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory import facts as memory_facts
 from ansible.module_utils.sparklanes.memory import processes as memory_processes
 from ansible.module_utils.sparklanes.memory import settle, touch
-from ansible.module_utils.sparklanes.memory.page_cache import GIB
 from ansible.module_utils.sparklanes.memory.settle import Request
 from ansible.module_utils.sparklanes.memory.touch import Touch
 from conftest import FIXTURES, RunModule

@@ -7,11 +7,12 @@ from typing import Any
 
 import memory_info
 import pytest
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory import facts as memory_facts
 from ansible.module_utils.sparklanes.memory import pressure as memory_pressure
 from ansible.module_utils.sparklanes.memory import processes as memory_processes
 from ansible.module_utils.sparklanes.memory import verdict as memory_verdict
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, parse_meminfo
+from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.memory.verdict import Done
 from conftest import FIXTURES, RunModule
 from hypothesis import given, settings

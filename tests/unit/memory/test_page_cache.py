@@ -11,9 +11,10 @@ import page_cache_flush
 import page_cache_unit
 import pytest
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.memory import page_cache
-from ansible.module_utils.sparklanes.memory.page_cache import GIB, Effect, Governor, Memory, Settings
+from ansible.module_utils.sparklanes.memory.page_cache import Effect, Governor, Memory, Settings
 from conftest import FIXTURES, ROOT, RunModule
 from fake_systemd import FakeSystemd
 from hypothesis import given

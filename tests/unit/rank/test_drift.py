@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import rank_command_info
+from ansible.module_utils.sparklanes.common.sizes import size_or_none
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.rank import drift
 from conftest import RunModule
@@ -128,24 +129,6 @@ def test_older_ways_to_say_gpus_and_networks() -> None:
     assert found({**lanes_spec(), "options": options}, drift.spec_of_inspect(entry)) == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "bytes_"),
-    [
-        ("32g", 2**35),
-        ("10gb", 10 * 2**30),
-        ("10GiB", 10 * 2**30),
-        (2**35, 2**35),
-        ("1.5m", 3 * 2**19),
-        ("-1", -1),
-        (0, None),
-        (None, None),
-        ("x", None),
-    ],
-)
-def test_sizes_as_docker_reads_them(value: Any, bytes_: int | None) -> None:
-    assert drift.size_of(value) == bytes_
-
-
 @given(st.lists(st.text(max_size=12), max_size=12))
 def test_any_command_has_a_shape(words: list[str]) -> None:
     made = drift.shape(spec(command=words))
@@ -185,9 +168,9 @@ def inspected(ours: dict[str, Any]) -> dict[str, Any]:
             "NetworkMode": options["network"],
             "IpcMode": options["ipc"],
             "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-            "ShmSize": drift.size_of(options["shm_size"]) or 64 * 2**20,
-            "Memory": drift.size_of(options["memory"]) or 0,
-            "MemorySwap": drift.size_of(options["memory_swap"]) or 2 * (drift.size_of(options["memory"]) or 0),
+            "ShmSize": size_or_none(options["shm_size"]) or 64 * 2**20,
+            "Memory": size_or_none(options["memory"]) or 0,
+            "MemorySwap": size_or_none(options["memory_swap"]) or 2 * (size_or_none(options["memory"]) or 0),
             "Ulimits": [
                 {"Name": name, "Soft": int(bounds.split(":")[0]), "Hard": int(bounds.split(":")[-1])}
                 for name, _, bounds in limits

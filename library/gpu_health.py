@@ -92,7 +92,8 @@ from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 
 PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
 

@@ -108,7 +108,8 @@ from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
 from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 
 OPTIONS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},

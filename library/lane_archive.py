@@ -96,7 +96,8 @@ from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release.archive import JOB
 
 

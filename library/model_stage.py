@@ -262,7 +262,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
 from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.hub import REPO
 from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.staging import (

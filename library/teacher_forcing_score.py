@@ -198,7 +198,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs, Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing.score import FUNCTION, JOB, Progress, Silent, run
 
 BUILD: dict[str, Any] = {

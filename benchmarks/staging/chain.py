@@ -38,7 +38,7 @@ import json, sys
 from pathlib import Path
 import ansible.module_utils
 ansible.module_utils.__path__.append(sys.argv[1])
-from ansible.module_utils.sparklanes.jobs.runner import Reporter, resolve
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter, resolve
 folder, spec = Path(sys.argv[2]), json.loads(sys.argv[3])
 report = Reporter(folder, spec["job"])
 report.start()

@@ -54,3 +54,20 @@ def nvidia_bytes(text: str | None) -> int | None:
     """`69564 MiB` → bytes; None where no number is told. nvidia-smi leaves the unit out with `nounits`, and then means MiB."""
     match = _NVIDIA.match(text or "")
     return round(float(match[1]) * {"b": 1, "kib": KIB, "gib": GIB}.get(match[2].lower(), MIB)) if match else None
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_time(seconds: float) -> str:
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -23,7 +23,8 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.docker.archive import guarding_memory
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, tail
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError, tail
 
 JOB = "image-registry"
 CERTIFICATES = Path("/etc/docker/certs.d")

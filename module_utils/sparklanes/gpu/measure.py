@@ -27,7 +27,8 @@ from ansible.module_utils.sparklanes.gpu import burn as gpu_burn
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import nvidia_smi, occupied
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, boot_id
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError, boot_id
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
 FUNCTION = "gpu.measure:burn"

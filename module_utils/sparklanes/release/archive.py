@@ -29,7 +29,8 @@ from typing import IO, Any
 from ansible.module_utils.sparklanes.common.files import read_json, replacing, write_json
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.staging import Model, Store
 
 JOB = "archive"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ansible.module_utils.sparklanes.jobs.runner import Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Offer, Peer, unseal
 from ansible.module_utils.sparklanes.weights.digest import Cancelled, Pace

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check, sentence
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter, human_bytes
+from ansible.module_utils.sparklanes.common.sizes import human_bytes
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.digest import Cancelled, Follower, Pace, digest
 from ansible.module_utils.sparklanes.weights.sources import ChainSource, Feed, Source, Tool, make_source

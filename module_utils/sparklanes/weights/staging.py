@@ -25,8 +25,8 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.sizes import human_bytes, human_time
 from ansible.module_utils.sparklanes.host.mounts import Mount, where
-from ansible.module_utils.sparklanes.jobs.runner import human_bytes, human_time
 from ansible.module_utils.sparklanes.weights.hub import COMMIT
 from ansible.module_utils.sparklanes.weights.safetensors import SUFFIX, Account, scan
 from ansible.module_utils.sparklanes.weights.scales import choose, judge

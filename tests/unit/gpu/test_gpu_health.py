@@ -19,7 +19,8 @@ from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
 from ansible.module_utils.sparklanes.gpu import nvidia_smi, occupied
 from ansible.module_utils.sparklanes.gpu.health import Limits, assess, judge, summarise
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from conftest import FIXTURES, ROOT, RunModule
 from hypothesis import given
 from hypothesis import strategies as st

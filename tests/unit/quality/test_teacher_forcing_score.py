@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sparklanes as filters  # filter_plugins/sparklanes.py
 import teacher_forcing_score
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing.score import dump, given, load, run
 from conftest import RunModule

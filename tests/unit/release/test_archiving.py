@@ -10,7 +10,8 @@ from typing import Any
 import lane_archive
 import pytest
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release import archive as release_archive
 from ansible.module_utils.sparklanes.weights.staging import Manifest, Model, Record, Store
 from conftest import RunModule

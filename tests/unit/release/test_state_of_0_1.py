@@ -13,7 +13,7 @@ import pytest
 from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.docker.containers import parse_inspect
 from ansible.module_utils.sparklanes.host import boots
-from ansible.module_utils.sparklanes.jobs import runner
+from ansible.module_utils.sparklanes.jobs import state as jobs_state
 from ansible.module_utils.sparklanes.rank import after_boot, drift
 from ansible.module_utils.sparklanes.release import store as release_store
 from ansible.module_utils.sparklanes.release.store import Store
@@ -117,10 +117,10 @@ IMAGES_OWN = {"env"}
 
 def test_jobs_that_ended_are_done(tmp_path: Path, node: str) -> None:
     jobs = tree(tmp_path, "serving", node) / "var/lib/sparklanes/jobs"
-    told = {path.parent.name: runner.State.from_dict(read_json(path) or {}) for path in jobs.glob("*/state.json")}
+    told = {path.parent.name: jobs_state.State.from_dict(read_json(path) or {}) for path in jobs.glob("*/state.json")}
     assert set(told) == ({"bank-sparks", "lend", "score-sparks", "stage"} if node == "spark-1" else {"lend", "stage"})
     for name, state in told.items():
-        judged = runner.judge(name, state, False, state.beat + 1, state.boot)
+        judged = jobs_state.judge(name, state, False, state.beat + 1, state.boot)
         assert judged.finished, name
         # A lender runs until it is told to stop.
         assert judged.error == ("stopped by SIGTERM" if name == "lend" else ""), name

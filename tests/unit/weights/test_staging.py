@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
-from ansible.module_utils.sparklanes.jobs.runner import human_bytes
+from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.weights import sources as weights_sources
 from ansible.module_utils.sparklanes.weights import staging
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.engine.api import NAN, Engine, EngineError, Model
 from ansible.module_utils.sparklanes.engine.metrics import EngineMetrics, engine_metrics
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Reporter
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing.corpus import Builder, Plan
 

@@ -11,19 +11,21 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.jobs import payload
+from ansible.module_utils.sparklanes.jobs import reporter as jobs_reporter
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
-from ansible.module_utils.sparklanes.jobs.runner import JobError, Jobs, Rate, State, judge, progress
+from ansible.module_utils.sparklanes.jobs import state as jobs_state
+from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 
 FUNCTION = """
 import time
 from pathlib import Path
-from ansible.module_utils.sparklanes.jobs.runner import JobError
+from ansible.module_utils.sparklanes.jobs.state import JobError
 
 
 def work(args, secrets, report):
@@ -64,7 +66,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return pytest.fail("it did not come to pass in 30 s")
 
 
-def ended(node: Jobs) -> jobs_runner.Status:
+def ended(node: Jobs) -> jobs_state.Status:
     wait_for(lambda: node.status("j").finished)
     return node.status("j")
 
@@ -143,10 +145,10 @@ def test_a_job_that_cannot_be_imported_says_so(node: Jobs) -> None:
 def test_only_functions_of_ours_run() -> None:
     for function in ("os", "jobs.runner:", ":x", "jobs.runner:a.b", "..os:system", "jobs/runner:judge"):
         with pytest.raises(JobError, match="is not module:function"):
-            jobs_runner.resolve(function)
+            jobs_reporter.resolve(function)
     with pytest.raises(ModuleNotFoundError, match=r"sparklanes\.os"):
-        jobs_runner.resolve("os.path:join")
-    assert jobs_runner.resolve("jobs.runner:human_time") is jobs_runner.human_time
+        jobs_reporter.resolve("os.path:join")
+    assert jobs_reporter.resolve("jobs.state:judge") is jobs_state.judge
 
 
 def test_there_is_no_such_job(node: Jobs) -> None:
@@ -191,57 +193,3 @@ def test_a_refused_unit_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(JobError, match="systemd did not start job stage: Unit exists"):
         Jobs(refuse, tmp_path, systemd=True).start("stage", "worker:work", {})
-
-
-RUNNING = State("j", pid=7, boot="b1", phase="fetch", total=1000, done=410, rate=59, beat=100.0, moved=90.0)
-
-
-@pytest.mark.parametrize(
-    ("state", "alive", "boot", "running", "failed", "error"),
-    [
-        (RUNNING, True, "b1", True, False, ""),
-        (RUNNING, False, "b1", False, True, "it ended in phase fetch without a result: its process 7 is gone. Last lines: bye"),
-        (RUNNING, False, "b2", False, True, "it ended in phase fetch without a result: the node was rebooted. Last lines: bye"),
-        (replace(RUNNING, finished=True), False, "b2", False, False, ""),
-        (replace(RUNNING, finished=True, failed=True, error="why"), False, "b1", False, True, "why"),
-        (None, True, "b1", True, False, ""),
-        (None, False, "b1", False, True, "it ended at its start: bye"),
-    ],
-)
-def test_judge(state: State | None, alive: bool, boot: str, running: bool, failed: bool, error: str) -> None:
-    status = judge("j", state, alive, 130.0, boot, "bye")
-    assert (status.running, status.failed, status.error) == (running, failed, error)
-    assert status.finished == (not running)
-
-
-def test_ages_are_those_of_this_boot() -> None:
-    status = judge("j", RUNNING, True, 130.0, "b1")
-    assert (status.heartbeat_age, status.progress_age) == (30.0, 40.0)
-    assert judge("j", RUNNING, False, 130.0, "b2").heartbeat_age == 0
-
-
-def test_progress_is_one_line() -> None:
-    state = State(
-        "j", phase="model: fetch", total=405 << 30, done=155 << 30, rate=2.1 * (1 << 30), file="model-00117.safetensors"
-    )
-    expected = "model: fetch   38 %  155.0 GiB of 405.0 GiB  2.1 GiB/s  1 min 59 s to go  model-00117.safetensors"
-    assert progress(state) == expected
-    assert progress(State("j", phase="list")) == "list"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3599.6, "1 h 00 min"), (7500, "2 h 05 min")]
-)
-def test_human_time(seconds: float, text: str) -> None:
-    assert jobs_runner.human_time(seconds) == text
-
-
-def test_rate_is_of_the_last_half_minute() -> None:
-    rate = Rate()
-    assert rate.add(0, 0) == 0
-    assert rate.add(2, 1000) == 0, "too early to tell"
-    assert rate.add(10, 1000) == 100
-    for second in range(11, 60):
-        latest = rate.add(second, 1000 + (second - 10) * 7)
-    assert latest == 7
-    assert rate.add(60, 0) == 0, "another phase began"

@@ -35,36 +35,6 @@ SHM_GIB = 32.0
 # MemAvailable leaves out the kernel's reserves, so free memory may turn out this much more.
 SLACK = 1.02
 
-# name → least, most (GiB of a Spark where it is memory of one), what it is.
-_MEMORY = (0.0, SPARK_GIB)
-_COUNT = (0.0, float("inf"))
-_SOME = (1.0, float("inf"))
-RANGES: dict[str, tuple[float, float]] = {
-    # The kernel's own.
-    "lane_swappiness": (0, 200),
-    "lane_swap_min_gib": (0, 256),
-    "lane_engine_boots_warn": (0, 100000),
-    "lane_page_cache_interval_seconds": _SOME,
-    "lane_page_cache_duration_seconds": _COUNT,
-    "lane_page_cache_floor_gib": (0.001, SPARK_GIB),
-    "lane_min_free_gib": _MEMORY,
-    "lane_settle_seconds": _COUNT,
-    "lane_min_blocks": _COUNT,
-    "lane_touch_probe_gib": _MEMORY,
-    "lane_touch_margin_gib": _MEMORY,
-    "lane_gpu_memory_utilization": (0.001, 1.0),
-    "lane_kv_cache_memory_bytes": _SOME,
-    "lane_max_model_len": _SOME,
-    "lane_max_num_seqs": _SOME,
-    "lane_max_num_batched_tokens": _SOME,
-    "lane_memory.kv_bytes_per_token": _SOME,
-    "lane_memory.vocab_size": _SOME,
-    **{
-        f"lane_memory.{name}_gib": _COUNT
-        for name in ("weights", "drafter", "graphs", "other", "parked", "reserve", "kv", "worker_less", "scoring")
-    },
-}
-
 Lane = Mapping[str, Any]
 
 

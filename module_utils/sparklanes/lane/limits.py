@@ -8,32 +8,52 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.sizes import MIB, TIB
 from ansible.module_utils.sparklanes.engine.flags import canonical_flag
-from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.host import sysctl
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
+from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 
 DAY = 86_400
-# Beyond these a value is a slip of the keyboard. With those of memory (budget.py) every number of a lane; a test compares.
+_COUNT = (0.0, float("inf"))
+_SOME = (1.0, float("inf"))
+_MEMORY = (0.0, SPARK_GIB)
+# Every number of a lane; a test compares. Beyond these a value is a slip of the keyboard.
 RANGES: dict[str, tuple[float, float]] = {
-    **budget.RANGES,
     "lane_nodes": (1, 64),
     "lane_gpus_per_node": (1, 16),
     "lane_tensor_parallel_size": (1, 1024),
     "lane_pipeline_parallel_size": (1, 64),
     "lane_port": (1, 65_535),
     "lane_master_port": (1, 65_535),
-    "lane_max_model_len": (1, 16 * 2**20),
+    "lane_max_model_len": (1, 16 * MIB),
     "lane_max_num_seqs": (1, 65_536),
-    "lane_max_num_batched_tokens": (1, 16 * 2**20),
-    "lane_kv_cache_memory_bytes": (2**20, 2**40),
+    "lane_max_num_batched_tokens": (1, 16 * MIB),
+    "lane_kv_cache_memory_bytes": (MIB, TIB),
+    "lane_gpu_memory_utilization": (0.001, 1.0),
+    "lane_swappiness": sysctl.RANGES["vm/swappiness"],
+    "lane_swap_min_gib": (0, 256),
+    "lane_engine_boots_warn": (0, 100_000),
     "lane_page_cache_interval_seconds": (1, DAY),
     "lane_page_cache_duration_seconds": (0, 365 * DAY),
+    "lane_page_cache_floor_gib": (0.001, SPARK_GIB),
+    "lane_min_free_gib": _MEMORY,
+    "lane_min_blocks": _COUNT,
+    "lane_settle_seconds": _COUNT,
+    "lane_touch_probe_gib": _MEMORY,
+    "lane_touch_margin_gib": _MEMORY,
     "lane_boot_timeout_seconds": (10, 7 * DAY),
     "lane_first_boot_timeout_seconds": (10, 7 * DAY),
     "lane_boot_stall_seconds": (10, 7 * DAY),
     "lane_boot_stagger_seconds": (0, DAY),
-    "lane_memory.reported.*.from_max_model_len": (1, 16 * 2**20),
+    "lane_memory.kv_bytes_per_token": _SOME,
+    "lane_memory.vocab_size": _SOME,
+    **{
+        f"lane_memory.{name}_gib": _COUNT
+        for name in ("weights", "drafter", "graphs", "other", "parked", "reserve", "kv", "worker_less", "scoring")
+    },
+    "lane_memory.reported.*.from_max_model_len": (1, 16 * MIB),
     "lane_memory.reported.*.from_kv_gib": (0.001, 1024),
     **{
         f"{model}.expect.{guard}": (least, most)

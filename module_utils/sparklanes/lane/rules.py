@@ -180,7 +180,6 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
         (f"lane_image.ids.{index}", text, _DIGEST, "sha256: and 64 hex digits")
         for index, text in enumerate(image.get("ids") or [])
     ]
-    hashes.append(("lane_image.archive.sha256", (image.get("archive") or {}).get("sha256"), _SHA256, "64 hex digits"))
     for name in ("lane_model", "lane_drafter"):
         model = lane[name] or {}
         hashes.append((f"{name}.revision", model.get("revision"), _REVISION, "a commit, 40 hex digits"))

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes.common.checks import STATUSES, Check, sentence
 from ansible.module_utils.sparklanes.gates.preflight import preflight
+from ansible.module_utils.sparklanes.host import sysctl
 from ansible.module_utils.sparklanes.lane import limits as lane_limits
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
@@ -197,6 +198,9 @@ def test_an_impossible_number(path: str) -> None:
 
 def test_no_limit_is_for_an_option_that_does_not_exist() -> None:
     assert {path.replace(".*.", ".0.") for path in lane_limits.RANGES} == set(NUMBERS)
+    assert lane_limits.RANGES["lane_swappiness"] is sysctl.RANGES["vm/swappiness"], (
+        "the module that sets it takes what preflight takes"
+    )
 
 
 @pytest.mark.parametrize("path", FORMATS)

@@ -651,3 +651,18 @@ def test_known_lanes_are_files_whose_names_ansible_can_load(tmp_path: Path) -> N
     assert lane_catalogue.known_lanes([tmp_path, tmp_path / "absent"]) == ["a", "b", "dir"]
     (tmp_path / "kit_k.yml").write_text("", encoding="utf-8")
     assert lane_catalogue.known_shared([tmp_path]) == ["family_x", "kit_k"]
+
+
+BAD = "no hash"
+HASHES = {
+    "lane_image": {"repository": "r/x", "digest": BAD, "ids": [BAD], "archive": {"path": "/x", "sha256": BAD}},
+    "lane_model": {"path": "/m", "container_path": "/models/m", "revision": BAD, "config_sha256": BAD, "sha256": {"a": BAD}},
+    "lane_overlays": [{"source": "a", "target": "/a", "sha256": BAD, "replaces_sha256": BAD}],
+    "lane_extras": [{"source": "b", "target": "/b", "sha256": BAD}],
+}
+
+
+def test_each_hash_is_judged_once() -> None:
+    found = [check.found for check in lane_rules.lane_checks({**lane(), **HASHES}, "s1") if check.id == "LANE.FILES"]
+    assert len(found) == str(HASHES).count(BAD), found
+    assert len(set(found)) == len(found), found

@@ -35,10 +35,10 @@ def read(group: str) -> dict[str, Any]:
 
 
 def variables_of(lane: str) -> dict[str, Any]:
-    """The variables as Ansible merges them: the family, the kit, the lane."""
+    """The variables as Ansible merges them: what is known of all Sparks, the family, the kit, the lane."""
     own = read(f"lane_{lane}")
     shared = [read(f"{kind}_{own[f'lane_{kind}']}") for kind in ("family", "kit") if own.get(f"lane_{kind}")]
-    return {name: value for part in [*shared, own] for name, value in part.items()}
+    return {name: value for part in [read("sparks/traps"), *shared, own] for name, value in part.items()}
 
 
 @functools.cache

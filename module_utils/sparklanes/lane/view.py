@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,10 +102,6 @@ class View:
     def number(self, flag: str) -> float | None:
         return number(self.args.get(flag))
 
-    def unknown(self, name: str) -> bool:
-        """The source doesn't tell it: a launch is refused for that already."""
-        return any(item["fill"].partition(":")[0].split(".")[0].strip() == name for item in self.lane["lane_unknowns"])
-
     @property
     def env(self) -> dict[str, Any]:
         return dict(self.lane["lane_engine_env"])
@@ -118,14 +113,6 @@ class View:
     @property
     def spark(self) -> bool:
         return self.arch == "sm_121"
-
-    @property
-    def tp(self) -> int:
-        return int(self.lane["lane_tensor_parallel_size"])
-
-    @property
-    def nodes(self) -> int:
-        return int(self.lane["lane_nodes"])
 
     # --- model ---
 
@@ -142,10 +129,6 @@ class View:
     def big(self) -> bool:
         """GLM-5.3 with 743B parameters: sparse MLA with positions."""
         return "glm-5.3" in self.repo.lower() and not self.flash
-
-    @property
-    def nvfp4(self) -> bool:
-        return "nvfp4" in self.repo.lower()
 
     # --- cache ---
 
@@ -187,10 +170,6 @@ class View:
         return str(self.speculation.get("method") or "")
 
     @property
-    def draft_tokens(self) -> float | None:
-        return number(self.speculation.get("num_speculative_tokens"))
-
-    @property
     def dflash(self) -> bool:
         """The lane drafts with a block-diffusion drafter."""
         return bool(self.speculation) and (self.method.startswith("dflash") or "dflash" in self.drafter.lower())
@@ -206,19 +185,3 @@ class View:
         """Everything that names the image, for what a tag alone tells."""
         image = self.lane["lane_image"]
         return f"{image['repository']}:{image['tag'] or ''} {image['vllm'] or ''}"
-
-    @property
-    def version(self) -> tuple[int, int] | None:
-        """Major and minor version of the engine."""
-        found = re.match(r"v?(\d{1,6})\.(\d{1,6})", str(self.lane["lane_image"]["vllm"] or ""))
-        return (int(found[1]), int(found[2])) if found else None
-
-    def pinned(self, library: str) -> str:
-        return str((self.lane["lane_image"]["pins"] or {}).get(library) or "")
-
-    # --- files ---
-
-    def overlay(self, name: str) -> Mapping[str, Any] | None:
-        """The overlay over the file of this name, or whose path ends so."""
-        overlays: list[Mapping[str, Any]] = self.lane["lane_overlays"]
-        return next((item for item in overlays if f"/{item['target']}".endswith(f"/{name}")), None)

@@ -14,7 +14,6 @@ A name with several values (a list) meets a condition if one of them does. A nam
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import operator
 import re
@@ -24,7 +23,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.lane.view import number
-from ansible.module_utils.sparklanes.traps.names import BOOL, NUMBER, SIZE, TEXT, VERSION, Name, brief
+from ansible.module_utils.sparklanes.traps.names import BOOL, NUMBER, SIZE, TEXT, VERSION, Name, brief, glob
 
 # More is a mistake, or somebody's joke.
 DEPTH, ITEMS, LENGTH, STARS = 4, 64, 300, 8
@@ -118,7 +117,7 @@ def _one_of(raw: str, name: Name) -> None:
 def _pattern(raw: str, name: Name) -> Test:
     if name.kind in (BOOL, NUMBER, SIZE):
         raise ValueError(f"{raw!r} is a pattern of text, and {name.text} is {name.kind}")
-    matches = re.compile(fnmatch.translate(raw.lower())).match
+    matches = glob(raw.lower()).match
     return lambda values: any(isinstance(value, str) and matches(value.lower()) is not None for value in values)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Fault
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.lane.schema import LAYERS, Schema
 from ansible.module_utils.sparklanes.lane.view import View
@@ -138,7 +139,7 @@ def _said(text: str, options: Schema) -> Say:
     def fill(slot: re.Match[str], view: View) -> str:
         return shown(slots[slot[1]], view, bool(slot[2])) or ("absent" if slot[3] is None else slot[3])
 
-    return lambda view: _SLOT.sub(lambda slot: fill(slot, view), text).strip()
+    return lambda view: " ".join(_SLOT.sub(lambda slot: fill(slot, view), text).split())
 
 
 def shown(one: Name, view: View, thousands: bool = False) -> str:
@@ -150,5 +151,5 @@ def _one_shown(value: Any, kind: str, thousands: bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float) and kind == SIZE:
-        return f"{value / 2**30:.2f} GiB"
+        return f"{value / GIB:.2f} GiB"
     return f"{value:,}" if thousands and isinstance(value, int | float) else " ".join(f"{value!s:.120}".split())

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,13 +44,19 @@ def brief(raw: Any) -> str:
     return "nothing" if raw is None else f"{raw!r:.60}"
 
 
+@functools.cache
+def glob(pattern: str) -> re.Pattern[str]:
+    """A pattern of *, ? and [a-z], compiled."""
+    return re.compile(fnmatch.translate(pattern))
+
+
 def _drafts(view: View) -> Any:
     return "dflash" if view.dflash else view.method
 
 
 def _image(view: View) -> Any:
     image = view.lane["lane_image"]
-    return f"{image['repository']}:{image['tag'] or ''}"
+    return f"{image['repository']}:{image['tag']}" if image["tag"] else image["repository"]
 
 
 def _build_dates(view: View) -> Any:
@@ -119,7 +126,7 @@ def _flag(text: str) -> Name:
         raise ValueError(f"{first} takes no JSON, so it has no part {path}")
     if "*" not in path:
         return Name(text, ANY, lambda view: _listed(_within(view.json(flag), path)))
-    pattern = re.compile(fnmatch.translate(path))
+    pattern = glob(path)
     return Name(
         text,
         ANY,

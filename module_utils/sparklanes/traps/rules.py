@@ -17,9 +17,7 @@ from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.lane.schema import Schema
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.traps import cache as traps_cache
-from ansible.module_utils.sparklanes.traps import chat as traps_chat
 from ansible.module_utils.sparklanes.traps import engine as traps_engine
-from ansible.module_utils.sparklanes.traps import image as traps_image
 from ansible.module_utils.sparklanes.traps import known
 from ansible.module_utils.sparklanes.traps import node as traps_node
 from ansible.module_utils.sparklanes.traps import speculation as traps_speculation
@@ -27,11 +25,9 @@ from ansible.module_utils.sparklanes.traps.frame import NOTE, Rule
 
 GROUPS: dict[str, list[Rule]] = {
     "Speculative decoding": traps_speculation.RULES,
-    "KV cache, context, concurrency": traps_cache.RULES,
-    "Flags, kernels, graphs": traps_engine.RULES,
-    "Images and weights": traps_image.RULES,
+    "KV cache": traps_cache.RULES,
+    "Flags and kernels": traps_engine.RULES,
     "Node and container": traps_node.RULES,
-    "Chat": traps_chat.RULES,
 }
 RULES: list[Rule] = [rule for rules in GROUPS.values() for rule in rules]
 BY_ID = {rule.id: rule for rule in RULES}

@@ -22,12 +22,14 @@ from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.lane.budget import text as budget_text
 from ansible.module_utils.sparklanes.lane.schema import Option
+from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trap_files import data_files
 
 SPEC = yaml.safe_load((ROOT / "roles/lane/meta/argument_specs.yml").read_text(encoding="utf-8"))
 OPTIONS = lane_schema.schema(SPEC)
@@ -387,6 +389,8 @@ def render_or_refuse(variables: dict[str, Any]) -> None:
         return
     lane_unknowns.launch_refusals(made)
     traps_rules.notes(made, OPTIONS)
+    for rule in (rule for rules in data_files().values() for rule in rules):
+        assert all(isinstance(text, str) for text in rule.find(View(made)))
     budget_text(made)
     if any(check.status == "fail" for check in checks):
         return

@@ -275,8 +275,9 @@ def test_layers_change_one_condition_and_remove_a_trap() -> None:
     base = {"lane_traps_family": {"MINE": trap({"lane_nodes": 2}), "OTHER": trap({"lane_nodes": 2})}}
     more = {**base, "lane_traps_site": {"MINE": {"when": {"lane_nodes": "> 2"}}, "OTHER": None}}
     lane = resolved(LANE, **more)
-    assert set(lane["lane_traps"]) == {"MINE"}
-    assert list(traps_rules.rules_of(lane, options())[0][-1].find(View(lane))) == []
+    rules = {rule.id: rule for rule in traps_rules.rules_of(lane, options())[0]}
+    assert "TRAP.OTHER" not in rules
+    assert list(rules["TRAP.MINE"].find(View(lane))) == []
 
 
 # --- the example of docs/traps.md --------------------------------------------------------------------------------

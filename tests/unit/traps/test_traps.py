@@ -10,10 +10,11 @@ from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.engine import flags as engine_flags
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import view as lane_view
-from ansible.module_utils.sparklanes.traps import chat as traps_chat
 from ansible.module_utils.sparklanes.traps import frame as traps_frame
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import ROOT
+from lane_files import read
+from trap_files import ALL
 
 OPTIONS = lane_schema.schema(yaml.safe_load((ROOT / "roles/lane/meta/argument_specs.yml").read_text(encoding="utf-8")))
 SOURCES = yaml.safe_load((ROOT / "docs/traps_elsewhere.yml").read_text(encoding="utf-8"))["sources"]
@@ -112,6 +113,8 @@ HOPPER: Lane = {
 }
 SM120: Lane = {**HOPPER, "lane_id": "sm120", "lane_gpu_arch": "sm_120", "lane_kv_cache_dtype": "fp8", "lane_max_num_seqs": 64}
 BASES = {"big": BIG, "flash": FLASH, "hopper": HOPPER, "sm120": SM120}
+# Whose traps they are held against.
+FAMILIES = {"big": "glm53_743b", "flash": "glm53_flash", "hopper": "glm53_flash_x86", "sm120": "glm53_flash_x86"}
 
 
 def args(**flags: Any) -> Lane:
@@ -391,13 +394,20 @@ CASES: dict[str, tuple[list[Case], list[Case]]] = {
 
 
 def resolve(base: str, more: Lane) -> Lane:
-    made, wrong = lane_schema.resolve({**BASES[base], **more}, OPTIONS, "s1")
+    made, wrong = lane_schema.resolve({**read("sparks/traps"), **known_of(FAMILIES[base]), **BASES[base], **more}, OPTIONS, "s1")
     assert [check for check in wrong if check.status != "pass"] == []
     return made
 
 
+def known_of(family: str) -> Lane:
+    return {name: value for name, value in read(f"family_{family}").items() if name.startswith("lane_traps")}
+
+
 def found(base: str, more: Lane, id: str) -> list[str]:
-    return list(traps_rules.BY_ID[id].find(lane_view.View(resolve(base, more))))
+    lane = resolve(base, more)
+    rules, faults = traps_rules.rules_of(lane, OPTIONS)
+    assert faults == []
+    return [text for rule in rules if rule.id == id for text in rule.find(lane_view.View(lane))]
 
 
 TRIPS = [(id, base, more) for id, (trips, _) in CASES.items() for base, more in trips]
@@ -405,8 +415,7 @@ MISSES = [(id, base, more) for id, (_, misses) in CASES.items() for base, more i
 
 
 def test_every_rule_has_a_lane_that_trips_it_and_one_that_nearly_does() -> None:
-    assert {f"TRAP.{id}" for id in CASES} == set(traps_rules.BY_ID)
-    assert len(traps_rules.BY_ID) == len(traps_rules.RULES)
+    assert {f"TRAP.{id}" for id in CASES} == {rule.id for rule in ALL}
     assert all(trips and misses for trips, misses in CASES.values())
 
 
@@ -424,12 +433,13 @@ def test_a_lane_that_does_not(id: str, base: str, more: Lane) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_good_lane_walks_into_none(base: str) -> None:
-    assert traps_rules.trap_checks(resolve(base, {}), "s1", OPTIONS) == [
-        Check("LANE.TRAPS", "s1", "pass", f"none of {len(traps_rules.RULES)} traps")
-    ]
+    lane = resolve(base, {})
+    count = len(traps_rules.rules_of(lane, OPTIONS)[0])
+    assert count > len(traps_rules.RULES)
+    assert traps_rules.trap_checks(lane, "s1", OPTIONS) == [Check("LANE.TRAPS", "s1", "pass", f"none of {count} traps")]
 
 
-@pytest.mark.parametrize("rule", traps_rules.RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.id)
 def test_a_rule_says_what_why_and_who(rule: traps_frame.Rule) -> None:
     assert rule.what.endswith(".")
     assert rule.why.endswith(".")
@@ -510,35 +520,3 @@ def test_flags_of_the_engine() -> None:
     assert engine_flags.spellings("0.1.dev20051+g487ecf187") == {"--kv-cache-memory-bytes": "--kv-cache-memory"}
     assert engine_flags.spellings("0.1.dev200512") == {}
     assert engine_flags.spellings("") == {}
-
-
-# --- requests --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "defaults", "words"),
-    [
-        ({"chat_template_kwargs": {"reasoning_effort": "medium"}}, {}, "means Max"),
-        ({"reasoning_effort": "max"}, LOW, "means Max"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, {}, "add reasoning_effort: low"),
-        ({"max_tokens": 40}, {}, "inside the thoughts"),
-        ({"max_completion_tokens": 40}, {"reasoning_effort": "high"}, "inside the thoughts"),
-    ],
-)
-def test_requests_that_do_not_say_what_they_mean(body: Lane, defaults: Lane, words: str) -> None:
-    (fault,) = traps_chat.request_faults(body, defaults)
-    assert words in fault
-
-
-@pytest.mark.parametrize(
-    ("body", "defaults"),
-    [
-        ({"max_tokens": 40}, LOW),
-        ({"max_tokens": 40}, {"enable_thinking": False}),  # the lane's contradiction is the lane's
-        ({"max_tokens": 40, "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "low"}}, {}),
-        ({"max_tokens": 4000, "reasoning_effort": "high"}, {}),
-        ({}, None),
-    ],
-)
-def test_requests_that_do(body: Lane, defaults: Lane | None) -> None:
-    assert traps_chat.request_faults(body, defaults) == []

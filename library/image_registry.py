@@ -102,7 +102,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common import commands, disk
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
@@ -193,11 +193,9 @@ class Registry:
         }
 
     def refuse_without_room(self, size: int) -> None:
-        free = shutil.disk_usage(next(path for path in (self.folder, *self.folder.parents) if path.exists())).free
-        if free < size + self.params["reserve_gib"] * GIB:
+        if problem := disk.lacking(self.folder, size, self.params["reserve_gib"] * GIB):
             raise JobError(
-                f"{self.folder} has {free / GIB:.1f} GiB free, expected {size / GIB + self.params['reserve_gib']:.1f} for a copy of the image. "
-                "playbooks/prune.yml shows what may go; engine_image_spread: never needs no copy"
+                f"{problem} for a copy of the image. playbooks/prune.yml shows what may go; engine_image_spread: never needs no copy"
             )
 
     def wait(self, address: str, port: int) -> None:

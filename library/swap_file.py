@@ -60,10 +60,10 @@ ours:
 """
 
 import os
-import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import disk
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import survival, swap
@@ -103,13 +103,9 @@ class SwapFile(HostEdits):
                 f"{self.path} exists and {sum(one.size for one in on) / GIB:.1f} GiB of swap are on; expected {self.gib:g} GiB. Turn it off "
                 "and remove it (spark_survival_swap: absent, with no rank running), then run this again"
             )
-        folder = next(parent for parent in self.at(self.path).parents if parent.exists())
-        free = shutil.disk_usage(folder).free
-        if free < missing + swap.SPARE_GIB * GIB:
-            self.fail(
-                f"{self.path}: {free / GIB:.1f} GiB are free on its disk; expected {missing / GIB:.1f} GiB for the file and "
-                f"{swap.SPARE_GIB} GiB to spare"
-            )
+        problem = disk.lacking(self.at(self.path).parent, missing, swap.SPARE_GIB * GIB)
+        if problem:
+            self.fail(f"{self.path}: {problem} ({missing / GIB:.1f} GiB for the file and {swap.SPARE_GIB} GiB to spare)")
 
     def make(self, size: int) -> None:
         table = swap.fstab_with(self.fstab(), self.path)

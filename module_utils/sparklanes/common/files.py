@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 STATE_ROOT = "/var/lib/sparklanes"
@@ -28,6 +28,15 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None
+
+
+def below(name: str) -> str:
+    """A relative path of POSIX in its one spelling, which stays below the folder that it is in. ValueError for any other."""
+    path = PurePosixPath(name)
+    wrong = not path.parts or name != str(path) or path.is_absolute() or ".." in path.parts
+    if wrong or any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        raise ValueError(f"{name!r} is no name below a folder")
+    return name
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from ansible.module_utils.sparklanes.common import disk
 from ansible.module_utils.sparklanes.common.files import replacing
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.memory.page_cache import drop_caches, measure
@@ -130,14 +130,9 @@ def settle(stream: IO[bytes]) -> None:
 
 def refuse_without_room(size: int, reserve_gib: int, root: Path = DOCKER_ROOT, what: str = "the archive") -> None:
     """ArchiveError where Docker's disk can't take it. For a while Docker holds an image packed and unpacked: twice the size."""
-    if not root.is_dir():
-        return
-    free = shutil.disk_usage(root).free
-    needed = 2 * size + reserve_gib * GIB
-    if free < needed:
+    if problem := disk.lacking(root, 2 * size, reserve_gib * GIB):
         raise ArchiveError(
-            f"{root} has {free / GIB:.1f} GiB free, expected {needed / GIB:.1f} (twice {what}, and {reserve_gib} GiB that stay free). "
-            "playbooks/prune.yml shows what may go"
+            f"{problem} (twice {what}, and {reserve_gib} GiB that stay free). playbooks/prune.yml shows what may go"
         )
 
 

@@ -16,18 +16,19 @@ A file that is there with the right hash is left alone, so a second run only add
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
+from ansible.module_utils.sparklanes.common import disk, sums
 from ansible.module_utils.sparklanes.common.files import read_json, replacing, write_json
-from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.sums import plain
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
@@ -35,32 +36,16 @@ from ansible.module_utils.sparklanes.weights.staging import Model, Store
 
 JOB = "archive"
 CHUNK = 4 * 1024**2
-SUMS = "SHA256SUMS"
 # As `files.replacing` names what it has not finished.
 _ASIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
-def sums_text(sums: Mapping[str, str]) -> str:
-    """SHA256SUMS: hash, two blanks, name."""
-    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    """Name → sha256 of a SHA256SUMS file; a line of another form is passed over."""
-    found = {}
-    for line in text.splitlines():
-        digest, gap, name = line[:64], line[64:66], line[66:]
-        if gap in ("  ", " *") and name and len(digest) == 64 and set(digest) <= set("0123456789abcdef"):
-            found[name] = digest
-    return found
-
-
 def safe(name: str) -> str:
     """A relative name that stays below. ArchiveError where it does not."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ArchiveError(f"{name!r} is no name below the archive")
-    return str(path)
+    try:
+        return str(plain(name))
+    except ValueError as error:
+        raise ArchiveError(str(error)) from None
 
 
 def copy(source: Path, target: Path, expected: str, report: Reporter | None = None) -> str:
@@ -96,8 +81,9 @@ class Archive:
     def __init__(self, folder: Path, report: Reporter) -> None:
         self.folder = folder
         self.report = report
-        sums = folder / SUMS
-        self.known = parse_sums(sums.read_text(encoding="utf-8")) if sums.is_file() else {}
+        self.known: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError, ValueError):  # a list that can't be read tells nothing: all is hashed anew
+            self.known = sums.read((folder / sums.SUMS).read_text(encoding="utf-8"))
         self.sums: dict[str, str] = {}
         self.actions: list[str] = []
 
@@ -110,9 +96,9 @@ class Archive:
         if self.known.pop(name, None):
             self.write_sums(self.known)
 
-    def write_sums(self, sums: Mapping[str, str]) -> None:
-        with replacing(self.folder / SUMS, 0o644) as stream:
-            stream.write(sums_text(sums).encode())
+    def write_sums(self, made: Mapping[str, str]) -> None:
+        with replacing(self.folder / sums.SUMS, 0o644) as stream:
+            stream.write(sums.write(made).encode())
 
     def add(self, name: str, source: Path, sha256: str) -> None:
         name = safe(name)
@@ -206,12 +192,9 @@ def needed_bytes(args: Mapping[str, Any], models: list[Model]) -> int:
 
 
 def refuse_without_room(folder: Path, needed: int, reserve: int) -> None:
-    free = shutil.disk_usage(folder).free
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if free + present < needed + reserve:
-        raise ArchiveError(
-            f"{folder} has {free / GIB:.1f} GiB free, expected {(needed - present + reserve) / GIB:.1f}. Nothing was written"
-        )
+    if problem := disk.lacking(folder, needed - present, reserve):
+        raise ArchiveError(f"{problem}. Nothing was written")
 
 
 def restore_lines(folder: str, image: Mapping[str, Any], image_sha256: str) -> str:

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.sparklanes.common import disk
+from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import archive as docker_archive
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.archive import WITHHELD, ArchiveError, load, loaded_names, save
@@ -64,7 +66,7 @@ def test_what_is_no_archive_never_reaches_docker(tmp_path: Path, content: bytes 
 
 
 def test_room_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_archive.shutil, "disk_usage", lambda _: type("U", (), {"free": 30 * 1024**3})())
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 30 * GIB)
     docker_archive.refuse_without_room(10 * 1024**3, 10, tmp_path)
     with pytest.raises(ArchiveError, match=r"30\.0 GiB free, expected 32\.0"):
         docker_archive.refuse_without_room(11 * 1024**3, 10, tmp_path)

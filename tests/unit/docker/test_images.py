@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import engine_image_pull
 import image_registry as image_registry_module
 import pytest
-from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common import commands, disk
 from ansible.module_utils.sparklanes.docker import archive as docker_archive
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
@@ -266,8 +265,7 @@ def test_a_look_says_what_is_here_and_brings_nothing(docker: PlayedDocker, run_m
 def test_an_image_that_cannot_fit_is_not_pulled(
     docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terabytes: int
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=3 * 10**12)
-    monkeypatch.setattr(docker_archive.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 3 * 10**12)
     monkeypatch.setattr(docker_archive.refuse_without_room, "__defaults__", (tmp_path, "the archive"))
     docker.registry[f"{REPO}@{D1}"] = image()
     machine = docker_images.ARCHITECTURES.get(engine_image_pull.os.uname().machine, "?")

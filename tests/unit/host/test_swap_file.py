@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import swap_file
+from ansible.module_utils.sparklanes.common import disk
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from ansible.module_utils.sparklanes.host import survival, swap
@@ -55,7 +56,7 @@ def wish(host: Host, state: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swap_file.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 100 * GIB}))
+    monkeypatch.setattr(disk, "free_bytes", lambda _path: 100 * GIB)
     monkeypatch.setattr(swap_file.os, "posix_fallocate", lambda *_: None)
 
 
@@ -171,7 +172,7 @@ def test_a_file_that_is_larger_than_any_configuration_is_removed_all_the_same(ho
 def test_wrong_wishes_change_nothing(
     host: Host, run_module: RunModule, args: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swap_file.shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 50 * GIB}))
+    monkeypatch.setattr(disk, "free_bytes", lambda _path: 50 * GIB)
     before = tree(host.root)
     failed = run_module(swap_file, wish(host, "present", **args))
     assert failed["failed"]

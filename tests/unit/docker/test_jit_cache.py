@@ -153,7 +153,8 @@ def test_a_spark_where_nothing_ever_ran_gets_the_kernels_of_the_first_that_can_g
         "ansible_connection": "local",
         "ansible_become": True,
         "ansible_python_interpreter": sys.executable,
-        "engine_image_deployment": "sparks",
+        "deployment": "sparks",
+        "cache_directory": f"{tmp_path}/cache",
         "engine_image_jit_cache": f"{tmp_path}/{{{{ inventory_hostname }}}}/lane",
     }
     (tmp_path / "inventory.json").write_text(

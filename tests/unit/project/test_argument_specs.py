@@ -20,9 +20,20 @@ def load(path: Path) -> Any:
 
 
 def options_of(role: Path) -> dict[str, Any]:
-    """Options of all entry points together."""
+    """The role's own options, of all entry points together."""
+    return {name: option for name, option in all_options_of(role).items() if not of_others(role, name)}
+
+
+def all_options_of(role: Path) -> dict[str, Any]:
     specs = (load(role / "meta" / "argument_specs.yml") or {}).get("argument_specs") or {}
     return {name: option for entry in specs.values() for name, option in (entry.get("options") or {}).items()}
+
+
+def of_others(role: Path, name: str) -> bool:
+    """What another role leaves behind, or the inventory says, goes by the name that it has there. It has no default here."""
+    return name == "this_lane" or any(
+        name.startswith(f"{other.name}_") for other in ROLES if other.name != role.name and not name.startswith(f"{role.name}_")
+    )
 
 
 def defaults_of(role: Path) -> dict[str, Any]:
@@ -61,8 +72,10 @@ def test_plain_defaults_are_the_specified_ones(role: Path) -> None:
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_names_carry_their_role_and_are_described(role: Path) -> None:
-    for name, option in options_of(role).items():
-        assert name.startswith(f"{role.name}_"), f"{role.name}: {name} does not begin with the role's name"
+    prefixes = (f"{role.name}_", "preflight_") if role.name == "lane" else (f"{role.name}_",)
+    for name, option in all_options_of(role).items():
+        assert name.startswith(prefixes) or of_others(role, name), f"{role.name}: {name} does not begin with the role's name"
+        assert not (of_others(role, name) and "default" in option), f"{role.name}: {name} gets its default where it comes from"
         assert option.get("description"), f"{role.name}: {name} has no description"
 
 

@@ -62,8 +62,8 @@ report:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import as_json, read_json
-from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.host.edits import HostEdits
 from ansible.module_utils.sparklanes.host.own_unit import OwnUnit
 from ansible.module_utils.sparklanes.jobs.payload import archive
@@ -90,7 +90,7 @@ class BootPolicy(HostEdits):
             self.write(PROGRAM, archive("rank.after_boot"), shown=False)
             known = read_json(self.at(after_boot.SETTINGS)) or {}
             # Until the next boot there is nothing that the unit could have reported.
-            since = known.get("since") or host_boots.boot_id(self.root)
+            since = known.get("since") or boot_id(self.root)
             self.write(after_boot.SETTINGS, as_json({"policy": self.module.params["policy"], "since": since}))
             # Another text counts from the next boot on, so it needs no reload.
             self.write(unit.path, unit.wanted)

@@ -54,9 +54,9 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import checks
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
-from ansible.module_utils.sparklanes.jobs.state import boot_id
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.tables import columns
+
 PASS = "pass"
 WARN = "warn"
 FAIL = "fail"
@@ -96,13 +98,7 @@ def table(checks: Sequence[Check], hosts: Sequence[str] | None = None, width: in
         rows.append((status.upper(), id_, who, found if status == PASS or not expected else f"{found}  (want {expected})"))
     if not rows:
         return "no checks were made"
-    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = []
-    for row in rows:
-        head = "  ".join(row[column].ljust(sizes[column]) for column in range(3))
-        body = textwrap.wrap(row[3], max(30, width - len(head) - 2)) or [""]
-        lines.append(f"{head}  {body[0]}".rstrip())
-        lines += [" " * (len(head) + 2) + more for more in body[1:]]
+    lines = columns(rows, width=width)
     for remedy, who_needs in remedies.items():
         lines += textwrap.wrap(f"→ {', '.join(who_needs)}: {remedy}", width, subsequent_indent="  ")
     return "\n".join(lines)

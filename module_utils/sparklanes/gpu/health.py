@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.registered import look, words
+from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SLACK_MHZ
 from ansible.module_utils.sparklanes.gpu.nvidia_smi import WISHED
 
@@ -331,14 +332,7 @@ def table(runs: Mapping[str, Run | None], verdicts: Mapping[str, Verdict]) -> li
             )
         ]
         rows.append((host, verdicts[host].verdict, *cells, ", ".join(known.get("reasons") or {}) or "-"))  # type: ignore[arg-type]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column in (0, 1, 8) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return columns(rows, right=range(2, 8))
 
 
 def remembered(host: str, runs: Sequence[Run], boot: str) -> Check:

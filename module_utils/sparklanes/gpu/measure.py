@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -28,7 +29,7 @@ from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import nvidia_smi, occupied
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.state import JobError, boot_id
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
 FUNCTION = "gpu.measure:burn"

@@ -12,19 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, write_json
 
 FILE = "engine-boots.json"
 # Well below those 35; no source says where it begins.
 WARN_FROM = 20
-
-
-def boot_id(root: Path = Path("/")) -> str:
-    """The name of this boot of the Spark, empty where the kernel does not tell."""
-    try:
-        return (root / "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def counted(data: Mapping[str, Any] | None, boot: str) -> int:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.commands import Run, ask
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.common.systemd import parse_show
@@ -98,7 +99,7 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
             "machine": word(proc / "sys/kernel/arch"),
             # One parameter by name: a command line may hold what is nobody's business.
             "kho": next((part[4:] for part in word(proc / "cmdline").split() if part.startswith("kho=")), ""),
-            "boot_id": host_boots.boot_id(root),
+            "boot_id": boot_id(root),
             "uptime_seconds": float(uptime[0]) if uptime and re.fullmatch(r"\d+(\.\d+)?", uptime[0]) else None,
             "kexec_crash_size": int(crash) if crash.isascii() and crash.isdigit() else None,
             "page_size": page_size,

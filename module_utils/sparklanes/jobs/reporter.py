@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id, clock
 from ansible.module_utils.sparklanes.common.files import write_json
 from ansible.module_utils.sparklanes.jobs.payload import PACKAGE
-from ansible.module_utils.sparklanes.jobs.state import JobError, Rate, State, boot_id, clock
+from ansible.module_utils.sparklanes.jobs.state import JobError, Rate, State
 
 BEAT = 2.0  # seconds between heartbeats
 

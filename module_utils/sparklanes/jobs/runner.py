@@ -33,10 +33,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id, clock
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.jobs import reporter
 from ansible.module_utils.sparklanes.jobs.payload import copy_payload
-from ansible.module_utils.sparklanes.jobs.state import JobError, State, Status, boot_id, clock, judge, process_alive, tail
+from ansible.module_utils.sparklanes.jobs.state import JobError, State, Status, judge, process_alive, tail
 
 SCHEMA = "sparklanes-job/1"
 JOBS = Path("/var/lib/sparklanes/jobs")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,15 +21,6 @@ class JobError(Exception):
     def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.result = result
-
-
-def clock() -> float:
-    """Seconds since boot, suspended time included: setting the date does not make a job look dead."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
+from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 
 # The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
@@ -182,10 +183,9 @@ def rows_of(lane: Lane, node: Node | None = None) -> list[dict[str, Any]]:
 def text(lane: Lane, node: Node | None = None) -> list[str]:
     """The same as lines."""
     rows = budget(lane, node).rows
-    width = max(len(row.item) for row in rows)
-    return [
-        f"{row.item.ljust(width)}  {'     ?' if row.gib is None else format(row.gib, '6.2f')} GiB  {row.source}" for row in rows
-    ]
+    return columns(
+        [(row.item, "? GiB" if row.gib is None else f"{row.gib:.2f} GiB", row.source) for row in rows], right={1}, least=(0, 10)
+    )
 
 
 def highest_utilization(obtainable: float, total: float) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.lane.budget import kv_given
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
@@ -96,10 +97,8 @@ def text(lane: Mapping[str, Any]) -> list[str]:
     table = rows(lane)
     if not table:
         return [*lines, "what fits is unknown: lane_memory.kv_bytes_per_token and the size of the cache give it"]
-    lines.append(f"{'at a time':>9}  {'context each, reported':>22}  {'filled':>10}")
-    lines += [
-        f"{count:>9}  {context:>22,}  {'?' if careful is None else format(careful, ','):>10}" for count, context, careful in table
-    ]
+    cells = [(str(count), f"{context:,}", "?" if careful is None else f"{careful:,}") for count, context, careful in table]
+    lines += columns([("at a time", "context each, reported", "filled"), *cells], right={0, 1, 2}, least=(0, 0, 10))
     lines.append(f"one more GiB on each rank: {found.tokens_per_gib:,} tokens, reported")
     lines.append(CAVEAT)
     share = "unknown" if found.share is None else f"{found.share:.0%} of it"

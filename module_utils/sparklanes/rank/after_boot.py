@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, read_json, write_json
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
 from ansible.module_utils.sparklanes.release.store import Store
 from ansible.module_utils.sparklanes.release.transaction import (
@@ -127,7 +127,7 @@ def look(policy: str, deployment: str, state_root: str) -> tuple[str, str]:
 
 def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
     """Start this Spark's rank; why it was not started, empty where it was."""
-    store, now, boot = Store(deployment, state_root), time.time(), host_boots.boot_id()
+    store, now, boot = Store(deployment, state_root), time.time(), boot_id()
     times = started_in_vain(state_root, release, now, boot)
     if times >= DEATHS_BEFORE_A_PERSON:
         return (
@@ -182,7 +182,7 @@ def main(argv: list[str]) -> int:
     folder = Path(state_root, "deployments")
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     told = act(policy, names, state_root, log_root)
-    write_json(report, {"boot_id": host_boots.boot_id(), "policy": policy, "at": int(time.time()), "deployments": told}, 0o644)
+    write_json(report, {"boot_id": boot_id(), "policy": policy, "at": int(time.time()), "deployments": told}, 0o644)
     for entry in told:
         print(f"{entry['deployment']} {entry['sentence']}", flush=True)
     return 1 if any(entry["failed"] for entry in told) else 0

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.tables import columns
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,6 @@ def table(items: Sequence[Mapping[str, Any]]) -> str:
     """For a person: kind, size, name, and the sum."""
     if not items:
         return "nothing to prune"
-    lines = [f"{item['kind']:<10} {item['size'] / GIB:9.2f} GiB  {item['name']}" for item in items]
+    rows = [(str(item["kind"]), f"{item['size'] / GIB:.2f} GiB", str(item["name"])) for item in items]
     total = sum(item["size"] for item in items) / GIB
-    return "\n".join([*lines, f"{'together':<10} {total:9.2f} GiB"])
+    return "\n".join(columns([*rows, ("together", f"{total:.2f} GiB")], right={1}, least=(10, 12)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import Look
+from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.release.transaction import (
     FAILED,
     RESTORED,
@@ -38,12 +39,6 @@ class Row:
     readiness: Look
     rank: Look
     fabric: Facts = field(default_factory=dict)
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of text as aligned columns, the last one ragged."""
-    sizes = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip() for row in rows]
 
 
 def rails(fabric: Facts) -> str:

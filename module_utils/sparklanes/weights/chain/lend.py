@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.state import JobError, State, boot_id, process_alive, tail
+from ansible.module_utils.sparklanes.jobs.state import JobError, State, process_alive, tail
 from ansible.module_utils.sparklanes.weights.chain.choice import Offer, Work, seal, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
 from ansible.module_utils.sparklanes.weights.sources import SOCKET_OPTIONS, dies_with_us

@@ -5,7 +5,9 @@ Ansible validates the arguments of an entry point only where meta/argument_specs
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -215,3 +217,43 @@ def test_places_on_the_controller_are_defined_once() -> None:
     assert {name: shipped[name] for name in FLEET if name.endswith("_directory") and name != "project_directory"} == {
         "cache_directory": "{{ project_directory }}/.cache", "artifacts_directory": "{{ project_directory }}/artifacts"
     }  # fmt: skip
+
+
+# What a role says by itself passes its own validation
+
+
+INVENTORY = {
+    "all": {
+        "vars": {"ansible_connection": "local"},
+        "children": {"sparks": {"hosts": {"s1": {"lane": "sandbox_tiny"}, "s2": {}}}},
+    }
+}
+
+
+def validation(role: str, entry: str) -> dict[str, Any]:
+    """A play that does to the role's defaults what Ansible does at the start of an entry point."""
+    options = {name: {**option, "required": False} for name, option in entries(role)[entry].items() if owner(name) in ("", role)}
+    home = ROOT / "roles" / role
+    return {
+        "name": f"{role} {entry}",
+        "hosts": "sparks",
+        "gather_facts": False,
+        "vars_files": [str(path) for path in (home / "defaults" / "main.yml", home / "vars" / "main.yml") if path.exists()],
+        "vars": {"role_path": str(home)},
+        "tasks": [{"ansible.builtin.validate_argument_spec": {"argument_spec": options}}],
+    }
+
+
+def test_the_defaults_of_every_role_pass_its_own_specs(tmp_path: Path) -> None:
+    """With a lane and without one: a None is refused wherever the spec has a default, were it only words for people."""
+    (tmp_path / "fleet.yml").write_text(yaml.safe_dump(INVENTORY), encoding="utf-8")
+    # The values of a lane are judged by preflight.
+    plays = [validation(role, entry) for role in ROLES for entry in entries(role) if (role, entry) != ("lane", "main")]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump(plays, sort_keys=False), encoding="utf-8")
+    sources = [str(ROOT / "inventory/shipped"), str(tmp_path / "fleet.yml"), str(ROOT / "inventory/lanes")]
+    command = ["ansible-playbook", *(part for source in sources for part in ("-i", source)), str(tmp_path / "play.yml")]
+    environ = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert re.search(rf"^s1 .*ok={len(plays)} ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^s2 .*ok={len(plays)} ", done.stdout, re.MULTILINE), done.stdout

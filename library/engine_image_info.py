@@ -97,10 +97,10 @@ class Probe:
         return {"asked": True, "probe": made}
 
     def container(self, name: str, entrypoint: str, *words: str) -> tuple[int, str, str]:
-        limit = str(self.module.params["timeout_seconds"])
-        argv = ["timeout", "--signal=TERM", "--kill-after=30", limit, "docker", "run", "--rm", "--label", docker_probe.LABEL]
-        result: tuple[int, str, str] = self.module.run_command(
-            [*argv, *docker_probe.LIMITS, "--entrypoint", entrypoint, name, *words]
+        limit = self.module.params["timeout_seconds"]
+        argv = ["timeout", "--signal=TERM", "--kill-after=30", str(limit), "docker", "run", "--rm", "--label", docker_probe.LABEL]
+        result: tuple[int, str, str] = commands.run(
+            [*argv, *docker_probe.LIMITS, "--entrypoint", entrypoint, name, *words], seconds=limit + 60
         )
         return result
 
@@ -119,7 +119,7 @@ class Probe:
         return probe
 
     def entrypoint(self, name: str) -> list[str]:
-        code, out, err = self.module.run_command(["docker", "image", "inspect", name])
+        code, out, err = commands.run(["docker", "image", "inspect", name])
         if code != 0:
             raise DockerError(f"docker image inspect {name}: {err.strip()}")
         words: list[str] = docker_probe.parse_entrypoint(out)

@@ -247,7 +247,7 @@ class EngineImage:
         except ArchiveError as error:
             self.fail(str(error))
         with guarding_memory():
-            rc, out, err = self.module.run_command(["docker", "pull", "--quiet", name])
+            rc, out, err = commands.run(["docker", "pull", "--quiet", name], seconds=None)
         if rc != 0:
             told = (err or out).strip()
             self.fail(f"{name} could not be pulled: {told} → {docker_images.explain(told)}. {self.instead()}".rstrip())
@@ -255,7 +255,7 @@ class EngineImage:
     def remote_bytes(self, name: str) -> int:
         """Packed size of an image in its registry, the least that it takes here; 0 where the registry doesn't tell."""
         for _ in range(2):  # the second time what an index names
-            rc, out, _err = self.module.run_command(["docker", "manifest", "inspect", name])
+            rc, out, _err = commands.run(["docker", "manifest", "inspect", name])
             told = docker_images.parse_manifest(out, os.uname().machine) if rc == 0 else None
             if isinstance(told, int):
                 return told

@@ -105,7 +105,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands, disk
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
-from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
 from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
@@ -212,7 +212,7 @@ class Registry:
         try:
             out = self.docker.call("push", name)
         finally:
-            self.module.run_command(["docker", "image", "rm", "--no-prune", name])
+            commands.run(["docker", "image", "rm", "--no-prune", name], seconds=DEED_SECONDS)
         digest = docker_registry.pushed_digest(out)
         if not digest:
             raise JobError(f"docker push named no digest: {out.strip()[-300:]}")

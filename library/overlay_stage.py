@@ -93,7 +93,7 @@ from typing import Any, NoReturn
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
-from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.rank import overlays
 
@@ -200,7 +200,7 @@ class OverlayStage:
         try:
             for number, target in enumerate(targets):
                 copy = folder / str(number)
-                rc, _, err = self.module.run_command(["docker", "cp", "--follow-link", f"{box}:{target}", str(copy)])
+                rc, _, err = commands.run(["docker", "cp", "--follow-link", f"{box}:{target}", str(copy)], seconds=DEED_SECONDS)
                 if rc == 0 and copy.is_file():
                     made[target] = overlays.hash_file(copy)
                 elif rc == 0 or "could not find the file" in err.lower() or "no such" in err.lower():
@@ -210,7 +210,7 @@ class OverlayStage:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             # Created by us and never started, so this can't hurt a rank.
-            self.module.run_command(["docker", "rm", box])
+            commands.run(["docker", "rm", box], seconds=DEED_SECONDS)
         return made
 
     def result(self) -> dict[str, Any]:

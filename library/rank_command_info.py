@@ -84,7 +84,7 @@ def main() -> None:
             return
         entry = json.loads(docker.call("inspect", "--type", "container", box.id))[0]
         # An image may be gone while its container runs; then its own environment is not told from the rest.
-        rc, out, _ = module.run_command(["docker", "image", "inspect", str(entry.get("Image") or box.image)])
+        rc, out, _ = commands.run(["docker", "image", "inspect", str(entry.get("Image") or box.image)])
         image = json.loads(out)[0] if rc == 0 else None
     except (DockerError, json.JSONDecodeError, IndexError) as error:
         module.fail_json(msg=f"what runs here could not be read: {error}")

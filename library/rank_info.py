@@ -96,7 +96,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker, DockerError
+from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, LABEL_DEPLOYMENT, Container, Docker, DockerError
 from ansible.module_utils.sparklanes.engine import log as engine_log
 
 
@@ -175,7 +176,7 @@ def main() -> None:
             module.exit_json(changed=False, **result)
         box = next((one for one in boxes if one.running), boxes[0])
         tail = ["--tail", str(params["log_lines"])] if box.running else []
-        rc, out, err = module.run_command(["docker", "logs", "--timestamps", *tail, box.id], errors="replace")
+        rc, out, err = commands.run(["docker", "logs", "--timestamps", *tail, box.id], seconds=DEED_SECONDS, most_bytes=GIB)
         if rc != 0:
             module.fail_json(msg=f"the log of {box.name} could not be read (docker logs: exit {rc}): {err.strip()[-300:]}")
         # The engine writes to both streams; put in order by their stamps they are one log again.

@@ -20,7 +20,8 @@ HEAD = """\
 
 Which lane to run, and what each one is. Made from `group_vars/` by `UPDATE_DOCS=1 pytest tests/unit/lane/test_lanes_catalogue.py`; change it there.
 Every number is its source's, with the method and date that the source gives; none was measured by this project. What a lane may
-say: [variables of a lane](lane-reference.md). How lanes, families and kits fit together: [concepts](concepts.md).
+say: [variables of a lane](lane-reference.md). How lanes, families and kits fit together: [concepts](concepts.md). What is known to go wrong, and
+is refused or warned of before a launch: [traps](traps.md).
 
 ## Which one
 

@@ -33,7 +33,7 @@ def test_a_new_lane_has_all_of_its_parent_but_what_is_the_parents_own(parent: st
 def test_comments_stay_with_what_they_are_about() -> None:
     made = new_lane(text_of("flash_nvfp4_dflash2_tp2"), "flash_nvfp4_dflash2_tp2", "mine")
     lines = made.splitlines()
-    assert lines[lines.index("lane_kv_cache_memory_bytes: 6GiB") - 1].startswith("# Pinned, the engine never subtracts")
+    assert lines[lines.index("lane_kv_cache_memory_bytes: 6GiB") - 1].startswith("# TRAP.KV_PIN_PROOF says")
     assert "  # CUDA graphs gain nothing at TP2." in lines
     assert "GLM-5.3-Flash (320B" not in made  # the parent's own heading
     assert lines.count("---") == 1

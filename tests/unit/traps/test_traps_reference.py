@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import yaml
 from ansible.module_utils.sparklanes.traps import frame as traps_frame
@@ -10,6 +11,7 @@ from ansible.module_utils.sparklanes.traps import names as traps_names
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from ansible.module_utils.sparklanes.traps.frame import Rule
 from conftest import ROOT
+from lane_files import GROUP_VARS
 from trap_files import ALL, data_files
 
 PAGE = ROOT / "docs" / "traps.md"
@@ -128,6 +130,14 @@ def test_the_page_is_what_the_rules_say() -> None:
 def test_an_id_stands_in_one_file() -> None:
     ids = [rule.id for rule in ALL]
     assert sorted(set(ids)) == sorted(ids)
+
+
+def test_every_trap_that_a_file_of_lanes_names_exists() -> None:
+    """Where a lane avoids a trap, its file names the trap; the reason stands with the rule, once."""
+    ids = {rule.id for rule in ALL}
+    for path in GROUP_VARS.rglob("*.yml"):
+        unknown = set(re.findall(r"TRAP\.[A-Z][A-Z0-9_]*", path.read_text(encoding="utf-8"))) - ids
+        assert not unknown, f"{path.relative_to(ROOT)} names {', '.join(sorted(unknown))}"
 
 
 def test_what_is_told_beside_the_rules_has_its_form() -> None:

@@ -78,6 +78,16 @@ def test_a_changed_shard_is_found_before_the_launch_and_mended_by_site(fleet: Fl
     assert fleet.play("site.yml").ok().changed == 0
 
 
+def test_an_overlay_that_changed_on_one_rank_is_found_before_the_launch(fleet: Fleet) -> None:
+    extra = fleet.on("spark-2", "ls /var/lib/sparklanes/overlays/*/sandbox_chat.jinja | head -1")
+    fleet.on("spark-2", f"cp -p {extra} /root/kept && printf X >> {extra}")
+    try:
+        fleet.play("playbooks/launch.yml").failed("OVERLAYS.STAGED", "spark-2", "remove")
+        assert not any(fleet.ranks().values())
+    finally:
+        fleet.on("spark-2", f"cp -p /root/kept {extra} && rm /root/kept")
+
+
 def test_without_a_bank_the_lane_serves_and_is_not_last_good(fleet: Fleet) -> None:
     out = fleet.play("playbooks/launch.yml").ok().out
     assert "serving-unbanked" in out

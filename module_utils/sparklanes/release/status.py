@@ -76,7 +76,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if lives and dead:
         return f"BROKEN: recorded as {', '.join(sorted(claimed))}, but no rank runs on {', '.join(dead)}. Launch again, or playbooks/recover.yml"
     unseen = [row.host for row in rows if row.rank.facts is None]
-    if lives and unseen:
+    if unseen:
         return (
             f"unknown: recorded as {', '.join(sorted(claimed))}, but whether a rank runs on {', '.join(unseen)} could not be seen"
         )

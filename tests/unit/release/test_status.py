@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import Look, look
@@ -7,6 +12,8 @@ from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.release import status
 from ansible.module_utils.sparklanes.release.status import Row, lines, verdict
+from conftest import ROOT
+from platforms import needs_root
 
 
 def row(host: str, status: str = "serving", running: bool = True, **more: Any) -> Row:
@@ -69,6 +76,38 @@ def test_a_look_that_failed_is_neither_a_silent_host_nor_a_dead_rank() -> None:
     assert "the look failed: transaction.json is no JSON" in text
     assert "no answer over ssh" not in text
     assert verdict([broken]) == "unknown: no Spark could be looked at: s2: transaction.json is no JSON"
+
+
+def test_what_was_recorded_is_no_answer_where_a_rank_could_not_be_seen() -> None:
+    for unseen in (SILENT, look({"failed": True, "msg": "no daemon"})):
+        said = verdict([row("s1", "stopped", False), Row("s2", row("s2", "stopped").readiness, unseen)])
+        assert said == "unknown: recorded as stopped, but whether a rank runs on s2 could not be seen"
+
+
+@needs_root
+def test_the_screen_is_shown_though_the_looks_fail_on_every_host(tmp_path: Path) -> None:
+    """The playbook itself, on two hosts whose Docker answers nothing."""
+    there = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (tmp_path / "fleet.yml").write_text(
+        json.dumps({"all": {"children": {"sparks": {"hosts": {"s1": {}, "s2": {}}, "vars": there}}}})
+    )
+    (tmp_path / "docker").write_text("#!/bin/sh\necho 'no daemon here' >&2\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    environ = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    sources = ["-i", str(ROOT / "inventory/shipped"), "-i", str(tmp_path / "fleet.yml")]
+    command = ["ansible-playbook", *sources, str(ROOT / "playbooks/status.yml")]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    said = [line.split() for line in done.stdout.splitlines()]
+    for number, host in enumerate(("s1", "s2")):
+        words = f"{number} {host} unknown - the look failed: docker ps failed (exit 1): no daemon here".split()
+        assert said.count(words) == 1, done.stdout
+    assert "could not be seen" in done.stdout
 
 
 def test_disagreeing_ranks_are_broken() -> None:

@@ -26,6 +26,8 @@ NODE_PACKAGES = (
     "systemd,systemd-sysv,dbus,python3,python3-venv,iproute2,procps,openssh-server,ca-certificates,docker.io,"
     "iptables,kmod,iputils-ping,rsync,ethtool,pciutils,curl,sudo"
 )
+# Docker's client, where the distribution has it apart from docker.io, as Debian 13 has.
+CLIENT = "docker-cli"
 ENGINE_PACKAGES = "python3-minimal,python3,ca-certificates,libnuma1,libgomp1,iproute2"
 SLIM = [
     *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")),
@@ -59,8 +61,18 @@ def host_sources() -> list[str]:
     return sources
 
 
+def node_packages(found: str) -> str:
+    """Packages of a node, by what `apt-cache search` finds for the client's name."""
+    names = {line.split(" ")[0] for line in found.splitlines()}
+    return f"{NODE_PACKAGES},{CLIENT}" if CLIENT in names else NODE_PACKAGES
+
+
+def host_node_packages() -> str:
+    return node_packages(capture(["apt-cache", "search", "--names-only", f"^{CLIENT}$"]))
+
+
 def node_key(host: Host, sources: Iterable[str]) -> str:
-    return content_key(host.codename, *sources, NODE_PACKAGES, HERE / "node", *SLIM)
+    return content_key(host.codename, *sources, host_node_packages(), HERE / "node", *SLIM)
 
 
 def base_key(host: Host, sources: Iterable[str]) -> str:
@@ -104,7 +116,7 @@ def node_rootfs(clone: Clone, host: Host, sources: list[str]) -> Path:
             'rm -f "$1"/etc/ssh/ssh_host_*',
             'chroot "$1" apt-get clean',
         ]
-        mmdebstrap(clone, host, sources, NODE_PACKAGES, "apt", out, hooks)
+        mmdebstrap(clone, host, sources, host_node_packages(), "apt", out, hooks)
     return out
 
 

@@ -34,10 +34,7 @@ HERE = Path(__file__).parent
 
 # Ubuntu's modules for RDMA are in an extra package, which only the generic kernel brings along.
 KERNELS = {"debian": "linux-image-amd64", "ubuntu": "linux-image-generic"}
-GUEST_PACKAGES = (
-    "udev,libpam-systemd,dbus,initramfs-tools,zstd,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest,"
-    f"{debian.NODE_PACKAGES}"
-)
+GUEST_PACKAGES = "udev,libpam-systemd,dbus,initramfs-tools,zstd,rdma-core,ibverbs-providers,ibverbs-utils,rdmacm-utils,perftest"
 # Drivers that no such machine has, and timers that would work while we measure.
 HOOKS = [
     'rm -rf "$1"/lib/modules/*/kernel/sound "$1"/lib/modules/*/kernel/drivers/gpu "$1"/lib/modules/*/kernel/drivers/media '
@@ -264,7 +261,7 @@ class Pair:
                 f"No kernel package is known for '{host.distribution or 'unknown'}': use Debian 12 or Ubuntu 24.04."
             )
         sources = debian.host_sources()
-        wanted = f"{GUEST_PACKAGES},{KERNELS[host.distribution]}"
+        wanted = f"{GUEST_PACKAGES},{debian.host_node_packages()},{KERNELS[host.distribution]}"
         key = content_key(host.codename, *sources, wanted, *HOOKS, DISK, HERE / "guest", json.dumps(self.network()))
         out = self.home / f"image-{key}"
         if not out.exists():

@@ -270,6 +270,13 @@ def test_only_the_distributions_own_sources_build_images() -> None:
     ]
 
 
+def test_a_node_has_dockers_client_where_it_is_a_package_of_its_own() -> None:
+    assert debian.node_packages("") == debian.NODE_PACKAGES
+    assert debian.node_packages("docker-clip - something else\n") == debian.NODE_PACKAGES
+    found = debian.node_packages("docker-cli - Linux container runtime -- client\n")
+    assert found.split(",") == [*debian.NODE_PACKAGES.split(","), "docker-cli"]
+
+
 def test_apt_settings_of_the_machine_are_passed_on() -> None:
     dump = (
         'Acquire "";\nAcquire::Check-Date "false";\nAcquire::http::Proxy "http://10.0.0.1:3142";\nAcquire::http "";\nDir "/";\n'

@@ -264,19 +264,13 @@ from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.hub import REPO
+from ansible.module_utils.sparklanes.weights.model import Model, StagingError
+from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
+from ansible.module_utils.sparklanes.weights.room import check_room, free_bytes
 from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
-from ansible.module_utils.sparklanes.weights.staging import (
-    Model,
-    StagingError,
-    Standing,
-    Store,
-    check_room,
-    free_bytes,
-    plan,
-    speed_of,
-    standing,
-)
+from ansible.module_utils.sparklanes.weights.standing import Standing, standing
 
 OPTIONS: dict[str, Any] = {
     "models": {
@@ -363,7 +357,7 @@ class Stage:
         return limit * MIB, tighter(limit, self.params["verify_rate_mib"]) * MIB
 
     def look(self) -> list[Standing]:
-        return [standing(model, self.host, Store(self.staged_dir, model.path)) for model in self.models]
+        return [standing(model, self.host, ModelStore(self.staged_dir, model.path)) for model in self.models]
 
     def result(self, standings: list[Standing]) -> dict[str, Any]:
         checks = [check for one in standings for check in one.checks]

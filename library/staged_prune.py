@@ -84,7 +84,7 @@ from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
 from ansible.module_utils.sparklanes.release.store import Store, unreferenced
-from ansible.module_utils.sparklanes.weights.staging import IN_PLACE
+from ansible.module_utils.sparklanes.weights.folder import IN_PLACE
 
 
 class Prune:

@@ -42,7 +42,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes.weights import staging  # noqa: E402
+from ansible.module_utils.sparklanes.weights import folder as weights_folder  # noqa: E402
+from ansible.module_utils.sparklanes.weights import model as weights_model  # noqa: E402
+from ansible.module_utils.sparklanes.weights import standing as weights_standing  # noqa: E402
 from ansible.module_utils.sparklanes.weights.digest import Follower, Pace, digest  # noqa: E402
 
 from benchmarks.figures import Figure, emit  # noqa: E402
@@ -133,20 +135,22 @@ def quick(root: Path, repeat: int) -> bool:
     folder.mkdir()
     sparse_checkpoint(folder)
     expect = {"shards": SHARDS, "tensors": TENSORS}
-    model = staging.Model.from_dict({"name": "model", "path": str(folder), "expect": expect})
+    model = weights_model.Model.from_dict({"name": "model", "path": str(folder), "expect": expect})
     # The scales of sparse files are zeros: they are looked at in the measured runs, and not judged before.
-    blind = staging.Model.from_dict({"name": "model", "path": str(folder), "expect": {**expect, "scale_samples": 0}})
-    store = staging.Store(root / "staged", str(folder))
+    blind = weights_model.Model.from_dict({"name": "model", "path": str(folder), "expect": {**expect, "scale_samples": 0}})
+    store = weights_folder.ModelStore(root / "staged", str(folder))
     # The marker as staging leaves it; the digests themselves play no part in a look.
-    records = {name: staging.Record(seen.size, seen.mtime_ns, "0" * 64) for name, seen in staging.look(folder).items()}
-    manifest = staging.Manifest("", "", {name: staging.Content(record.size) for name, record in records.items()})
+    records = {
+        name: weights_model.Record(seen.size, seen.mtime_ns, "0" * 64) for name, seen in weights_folder.look(folder).items()
+    }
+    manifest = weights_model.Manifest("", "", {name: weights_model.Content(record.size) for name, record in records.items()})
     store.save_manifest(manifest)
     store.save(manifest, records, complete=True)
     shards = sorted(folder.glob("*.safetensors"))
-    found = staging.standing(blind, "here", store)
+    found = weights_standing.standing(blind, "here", store)
     if not found.staged:
         raise SystemExit(f"the checkpoint made here is not accepted: {found.checks}")
-    numbers = timed(lambda: staging.standing(model, "here", store), repeat, lambda: forget(shards))
+    numbers = timed(lambda: weights_standing.standing(model, "here", store), repeat, lambda: forget(shards))
     left = sum(resident(path) for path in shards)
     shutil.rmtree(folder)
     say("quick.wall", numbers["wall_s"], "s")

@@ -32,7 +32,8 @@ from ansible.module_utils.sparklanes.common.sums import plain
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights.staging import Model, Store
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
+from ansible.module_utils.sparklanes.weights.model import Model
 
 JOB = "archive"
 CHUNK = 4 * 1024**2
@@ -122,7 +123,7 @@ class Archive:
 
     def model(self, model: Model, staged_dir: Path, whole: bool) -> None:
         """The manifest of a model, and its files where they are wanted."""
-        store = Store(staged_dir, model.path)
+        store = ModelStore(staged_dir, model.path)
         marker = store.staged()
         if marker is None or not marker.of(model):
             raise ArchiveError(f"{model.name}: {model.path} is not complete here. Run site.yml, then archive")
@@ -187,7 +188,7 @@ def needed_bytes(args: Mapping[str, Any], models: list[Model]) -> int:
     total = int(args["image"]["size_bytes"]) + sum(Path(entry["path"]).stat().st_size for entry in args["files"])
     for model in models:
         if model.name in args["whole"]:
-            total += sum(record.size for record in Store(Path(args["staged_dir"]), model.path).records().values())
+            total += sum(record.size for record in ModelStore(Path(args["staged_dir"]), model.path).records().values())
     return total
 
 

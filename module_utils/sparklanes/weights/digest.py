@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ansible.module_utils.sparklanes.weights.staging import BLOCK, Record, StagingError
+from ansible.module_utils.sparklanes.weights.model import BLOCK, Record, StagingError
 
 # <linux/fs.h>
 SYNC_WAIT_BEFORE, SYNC_WRITE, SYNC_WAIT_AFTER = 1, 2, 4

@@ -4,7 +4,7 @@
 
 The list comes from one plain request. The bytes come through `huggingface_hub`, pinned in a virtual environment
 of its own: it knows the Hub's storage back ends, its retries and its tokens. What it delivers is never trusted
-(it reports success for wrong bytes under the right ETag); staging.py hashes every file.
+(it reports success for wrong bytes under the right ETag); stage.py hashes every file.
 """
 
 from __future__ import annotations

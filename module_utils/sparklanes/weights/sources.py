@@ -29,15 +29,14 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Offer, Peer, unseal
 from ansible.module_utils.sparklanes.weights.digest import Cancelled, Pace
-from ansible.module_utils.sparklanes.weights.staging import (
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, in_place
+from ansible.module_utils.sparklanes.weights.model import (
     BLOCK,
     SHA256,
     Content,
     Manifest,
     Model,
     StagingError,
-    Store,
-    in_place,
     safe_name,
     shard_order,
     with_digests,
@@ -125,7 +124,7 @@ class Source:
     # How often a file is asked for before the job fails.
     attempts = 3
 
-    def manifest(self, model: Model, store: Store) -> Manifest:
+    def manifest(self, model: Model, store: ModelStore) -> Manifest:
         return in_place(model, Path(model.path), store.manifest())
 
     def prepare(self, report: Reporter) -> None:
@@ -181,7 +180,7 @@ class HubSource(Source):
         self.home = home
         self.env = weights_hub.client_environment(self.endpoint, token, home, os.environ)
 
-    def manifest(self, model: Model, store: Store) -> Manifest:
+    def manifest(self, model: Model, store: ModelStore) -> Manifest:
         model.needs_commit()
         saved = store.manifest()
         if saved is not None and saved.of(model) and saved.source == "hub":
@@ -255,7 +254,7 @@ class MirrorSource(Source):
             raise StagingError(f"no mirror is named for {model.name}: set model_weights_mirror")
         return f"{self.urls[model.name].rstrip('/')}/{quote(name)}"
 
-    def manifest(self, model: Model, store: Store) -> Manifest:
+    def manifest(self, model: Model, store: ModelStore) -> Manifest:
         return with_digests(model, self._listed(model))
 
     def _listed(self, model: Model) -> Manifest:
@@ -426,7 +425,7 @@ class ChainSource(Source):
 
     # What must be there, and what comes when.
 
-    def manifest(self, model: Model, store: Store) -> Manifest:
+    def manifest(self, model: Model, store: ModelStore) -> Manifest:
         """The first offer that says what the model's files are; waits for it."""
         choice = self.choices[model.name]
         self.report.phase(f"{model.name}: wait for {self.name}")

@@ -26,24 +26,12 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.digest import Cancelled, Follower, Pace, digest
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError, shard_order
+from ansible.module_utils.sparklanes.weights.plan import note_rate
+from ansible.module_utils.sparklanes.weights.room import check_room
 from ansible.module_utils.sparklanes.weights.sources import ChainSource, Feed, Source, Tool, make_source
-from ansible.module_utils.sparklanes.weights.staging import (
-    REFETCH,
-    Content,
-    Manifest,
-    Model,
-    Record,
-    StagingError,
-    Store,
-    assess,
-    check_room,
-    few,
-    look,
-    note_rate,
-    rot,
-    shard_order,
-    standing,
-)
+from ansible.module_utils.sparklanes.weights.standing import REFETCH, few, rot, standing
 
 JOB = "stage"
 RETRY_WAIT = 1.0  # seconds, times the number of attempts: the Hub's client and rsync wait in their own time-outs
@@ -111,7 +99,7 @@ class Staging:
         self.model = model
         self.folder = Path(model.path)
         self.incoming = incoming_of(model.path)
-        self.store = Store(job.store_root, model.path)
+        self.store = ModelStore(job.store_root, model.path)
         self.records: dict[str, Record] = {}
         self.lock = threading.RLock()
         self.standing = False

@@ -14,7 +14,8 @@ from ansible.module_utils.sparklanes.docker.archive import ArchiveError
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release import archive as release_archive
-from ansible.module_utils.sparklanes.weights.staging import Manifest, Model, Record, Store
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
+from ansible.module_utils.sparklanes.weights.model import Manifest, Model, Record
 from conftest import RunModule
 
 ID = "sha256:" + "1" * 64
@@ -48,7 +49,7 @@ def args(tmp_path: Path) -> dict[str, Any]:
         model = Model.from_dict({"name": name, "path": str(folder), "repo": "a/b", "revision": "c" * 40})
         size = len(name)
         record = Record(size, (folder / "config.json").stat().st_mtime_ns, sha(name.encode()))
-        Store(tmp_path / "staged", model.path).save(
+        ModelStore(tmp_path / "staged", model.path).save(
             Manifest(model.repo, model.revision, {}, "hub"), {"config.json": record}, True
         )
         models.append(model.to_dict())

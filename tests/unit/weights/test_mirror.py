@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
+from ansible.module_utils.sparklanes.weights.model import StagingError
 from ansible.module_utils.sparklanes.weights.sources import parse_sums
-from ansible.module_utils.sparklanes.weights.staging import StagingError
 from conftest import RunModule
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils.sparklanes.weights import safetensors, staging
+from ansible.module_utils.sparklanes.weights import model as weights_model
+from ansible.module_utils.sparklanes.weights import safetensors
 from ansible.module_utils.sparklanes.weights import scales as weights_scales
+from ansible.module_utils.sparklanes.weights import standing as weights_standing
 from ansible.module_utils.sparklanes.weights.scales import Scale, judge
 from checkpoints import checkpoint, shard
 from hypothesis import given
@@ -94,10 +96,10 @@ def standing(folder: Path, scale: tuple[str, bytes], **expect: Any) -> list[str]
     width = safetensors.BITS[dtype] // 8
     tensors = {"a.weight": ("U8", [7], b"padding"), "a.weight_scale": (dtype, [len(data) // width], data)}
     (folder / "scales.safetensors").write_bytes(shard(tensors))
-    model = staging.Model.from_dict({"name": "model", "path": str(folder), "expect": expect})
+    model = weights_model.Model.from_dict({"name": "model", "path": str(folder), "expect": expect})
     account = safetensors.scan(folder)
     assert account.problems == []
-    return [f"{check.id} {check.found}" for check in staging.scale_checks(model, "s1", account)]
+    return [f"{check.id} {check.found}" for check in weights_standing.scale_checks(model, "s1", account)]
 
 
 def test_the_bytes_of_the_tensor_itself_are_read(tmp_path: Path) -> None:
@@ -114,18 +116,18 @@ def test_names_and_family_and_bad_hashes(tmp_path: Path) -> None:
     account = safetensors.scan(folder)
 
     def guards(**data: Any) -> list[str]:
-        model = staging.Model.from_dict({"name": "model", "path": str(folder), **data})
-        records = {"config.json": staging.Record(1, 1, "92ae6f37" + "0" * 56)}
+        model = weights_model.Model.from_dict({"name": "model", "path": str(folder), **data})
+        records = {"config.json": weights_model.Record(1, 1, "92ae6f37" + "0" * 56)}
         config = {"architectures": ["Tiny"], "quantization_config": {"quant_method": "modelopt"}}
-        checks = staging.account_checks(model, "s1", account) + staging.digest_checks(model, "s1", records)
-        return [check.found.removeprefix(str(folder)) for check in checks + staging.family_checks(model, "s1", config)]
+        checks = weights_standing.account_checks(model, "s1", account) + weights_standing.digest_checks(model, "s1", records)
+        return [check.found.removeprefix(str(folder)) for check in checks + weights_standing.family_checks(model, "s1", config)]
 
     assert guards(expect={"names": {r"layers\.1\.": 4, "nothing": 0}}) == []
     assert guards(expect={"names": {r"layers\.1\.": 5}}) == [r": 4 tensors like layers\.1\."]
     assert guards(expect={"family": {"architectures": "Tiny", "quantization_config.quant_method": "modelopt"}}) == []
     assert guards(expect={"family": {"model_type": "glm"}}) == ["/config.json: model_type is not there"]
     assert guards(bad_sha256=["92ae6f37"]) == ["/config.json: sha256 92ae6f3700000000…, which the lane knows as bad"]
-    with pytest.raises(staging.StagingError, match="must be 8 to 64 hex digits"):
+    with pytest.raises(weights_model.StagingError, match="must be 8 to 64 hex digits"):
         guards(bad_sha256=["92ae"])
-    with pytest.raises(staging.StagingError, match="no pattern"):
+    with pytest.raises(weights_model.StagingError, match="no pattern"):
         guards(expect={"names": {"(": 1}})

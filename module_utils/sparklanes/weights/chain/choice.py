@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, StagingError
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, StagingError
 
 SCHEMA = "sparklanes-offer/1"
 # A Spark whose offer couldn't be had for so long is dead as far as the chain is concerned; it may come back.

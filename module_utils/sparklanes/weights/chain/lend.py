@@ -31,8 +31,9 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError, State, process_alive, tail
 from ansible.module_utils.sparklanes.weights.chain.choice import Offer, Work, seal, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
+from ansible.module_utils.sparklanes.weights.model import Content, Model, StagingError
 from ansible.module_utils.sparklanes.weights.sources import SOCKET_OPTIONS, dies_with_us
-from ansible.module_utils.sparklanes.weights.staging import Content, Model, StagingError, Store, assess, look
 
 JOB = "lend"
 STAGE = "stage"
@@ -108,7 +109,7 @@ def export_root(folder: Path, names: Sequence[str]) -> Path:
     return Path(os.path.commonpath([*real, *plain]))
 
 
-def offer(model: Model, store: Store, work: Work, shared: bool = False) -> tuple[Offer, Path]:
+def offer(model: Model, store: ModelStore, work: Work, shared: bool = False) -> tuple[Offer, Path]:
     """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
 
     `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
@@ -159,7 +160,7 @@ class Shop:
 
     def signs(self) -> list[tuple[int, int]]:
         """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
-        stores = [Store(self.staged_dir, model.path) for model in self.models]
+        stores = [ModelStore(self.staged_dir, model.path) for model in self.models]
         paths = [self.run / "secrets", self.work_folder / "state.json"]
         paths += [path for store in stores for path in (store.folder / "manifest.json", store.partial, store.marker)]
         found = []
@@ -178,7 +179,7 @@ class Shop:
         work = work_of(self.work_folder, self.boot, self.since)
         moved = False
         for model in self.models:
-            made, root = offer(model, Store(self.staged_dir, model.path), work, self.shared)
+            made, root = offer(model, ModelStore(self.staged_dir, model.path), work, self.shared)
             if self.shown.get(model.name) != (made, secrets):
                 write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
                 self.shown[model.name] = (made, secrets)

@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
+from ansible.module_utils.sparklanes.weights import folder as weights_folder
+from ansible.module_utils.sparklanes.weights import model as weights_model
+from ansible.module_utils.sparklanes.weights import plan
+from ansible.module_utils.sparklanes.weights import room as weights_room
 from ansible.module_utils.sparklanes.weights import sources as weights_sources
-from ansible.module_utils.sparklanes.weights import staging
+from ansible.module_utils.sparklanes.weights import standing as weights_standing
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
 from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, Seen, assess
 from ansible.module_utils.sparklanes.weights.hub import HubFile
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
 from ansible.module_utils.sparklanes.weights.safetensors import INDEX
-from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, Model, Record, Seen, StagingError, Store, assess
 from checkpoints import checkpoint, flip, hub_cache
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +67,7 @@ def test_a_model_survives_json() -> None:
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", ".cache/x", ".git/x", "a\nb", "a/", "."])
 def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
     with pytest.raises(StagingError, match="is no name for a file"):
-        staging.safe_name(name)
+        weights_model.safe_name(name)
     with pytest.raises(StagingError):
         weights_sources.from_hub(model(), {name: HubFile(1, A, "")})
 
@@ -70,7 +75,7 @@ def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
 @given(st.text(max_size=20))
 def test_any_accepted_name_stays_below_its_folder(name: str) -> None:
     try:
-        staging.safe_name(name)
+        weights_model.safe_name(name)
     except StagingError:
         return
     assert os.path.normpath(os.path.join("/folder", name)).startswith("/folder/")  # noqa: PTH118
@@ -129,10 +134,10 @@ def test_every_file_is_in_one_heap_and_only_exact_ones_are_verified(
         assert files[name].size == stat.size
 
 
-def mark(folder: Path, store: Store, one: Model) -> None:
+def mark(folder: Path, store: ModelStore, one: Model) -> None:
     """As if staging had ended well."""
     records = {}
-    for name, seen in staging.look(folder).items():
+    for name, seen in weights_folder.look(folder).items():
         records[name] = Record(seen.size, seen.mtime_ns, hashlib.sha256((folder / name).read_bytes()).hexdigest())
     files = {name: Content(record.size, record.sha256) for name, record in records.items()}
     manifest = Manifest(one.repo, one.revision, files, "hub")
@@ -141,15 +146,15 @@ def mark(folder: Path, store: Store, one: Model) -> None:
 
 
 @pytest.fixture
-def staged(tmp_path: Path) -> tuple[Path, Store, Model]:
+def staged(tmp_path: Path) -> tuple[Path, ModelStore, Model]:
     folder = checkpoint(tmp_path / "tiny")
-    one, store = model(folder), Store(tmp_path / "staged", str(folder))
+    one, store = model(folder), ModelStore(tmp_path / "staged", str(folder))
     mark(folder, store, one)
     return folder, store, one
 
 
-def failures(one: Model, store: Store) -> dict[str, str]:
-    found = staging.standing(one, "s7", store)
+def failures(one: Model, store: ModelStore) -> dict[str, str]:
+    found = weights_standing.standing(one, "s7", store)
     assert found.staged == (not [check for check in found.checks if check.status == FAIL])
     assert {check.host for check in found.checks} == {"s7"}
     return {check.id: check.found for check in found.checks if check.status == FAIL}
@@ -160,16 +165,16 @@ def test_a_wrong_total_in_the_index_is_a_warning_of_what_is_staged(tmp_path: Pat
     index = json.loads((folder / INDEX).read_text())
     index["metadata"]["total_size"] = 7
     (folder / INDEX).write_text(json.dumps(index))
-    one, store = model(folder), Store(tmp_path / "staged", str(folder))
+    one, store = model(folder), ModelStore(tmp_path / "staged", str(folder))
     mark(folder, store, one)
-    found = staging.standing(one, "s7", store)
+    found = weights_standing.standing(one, "s7", store)
     assert found.staged
     assert [(check.id, check.status) for check in found.checks] == [("WEIGHTS.INDEX", WARN), ("WEIGHTS.STAGED", PASS)]
 
 
-def test_what_was_staged_is_complete(staged: tuple[Path, Store, Model]) -> None:
+def test_what_was_staged_is_complete(staged: tuple[Path, ModelStore, Model]) -> None:
     _, store, one = staged
-    found = staging.standing(one, "s7", store)
+    found = weights_standing.standing(one, "s7", store)
     assert found.staged
     assert (found.files, found.missing_bytes, found.unread_bytes) == (5, 0, 0)
     assert found.account is not None
@@ -179,7 +184,7 @@ def test_what_was_staged_is_complete(staged: tuple[Path, Store, Model]) -> None:
 SECOND = "model-00002-of-00003.safetensors"
 
 
-def test_a_flipped_bit_with_a_new_mtime_is_not_trusted(staged: tuple[Path, Store, Model]) -> None:
+def test_a_flipped_bit_with_a_new_mtime_is_not_trusted(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     flip(folder / SECOND, keep_mtime=False)
     size = (folder / SECOND).stat().st_size
@@ -187,39 +192,39 @@ def test_a_flipped_bit_with_a_new_mtime_is_not_trusted(staged: tuple[Path, Store
     assert failures(one, store) == {"WEIGHTS.UNREAD": expected}
 
 
-def test_a_flipped_bit_in_a_header_shows_even_with_its_mtime(staged: tuple[Path, Store, Model]) -> None:
+def test_a_flipped_bit_in_a_header_shows_even_with_its_mtime(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     flip(folder / SECOND, keep_mtime=True, at=12)
     assert f"{folder}/{SECOND}" in failures(one, store)["WEIGHTS.HEADER"]
 
 
-def test_truncated(staged: tuple[Path, Store, Model]) -> None:
+def test_truncated(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     size = (folder / SECOND).stat().st_size
     os.truncate(folder / SECOND, size - 8)
-    check = next(check for check in staging.standing(one, "s7", store).checks if check.id == "WEIGHTS.SIZE")
+    check = next(check for check in weights_standing.standing(one, "s7", store).checks if check.id == "WEIGHTS.SIZE")
     assert check.found == f"{folder}/{SECOND}: {size - 8} bytes"
     assert check.expected == f"{size} bytes"
     assert check.remedy
 
 
-def test_missing(staged: tuple[Path, Store, Model]) -> None:
+def test_missing(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     (folder / SECOND).unlink()
     assert SECOND in failures(one, store)["WEIGHTS.MISSING"]
 
 
-def test_a_second_copy_of_a_shard(staged: tuple[Path, Store, Model]) -> None:
+def test_a_second_copy_of_a_shard(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     (folder / "alias.safetensors").write_bytes((folder / SECOND).read_bytes())
     assert "alias.safetensors" in failures(one, store)["WEIGHTS.EXTRA"]
-    assert not staging.standing(one, "s7", store).fixable
+    assert not weights_standing.standing(one, "s7", store).fixable
 
 
-def test_another_stray_file_is_only_named(staged: tuple[Path, Store, Model]) -> None:
+def test_another_stray_file_is_only_named(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     (folder / "chat_template.jinja").write_text("patched")
-    found = staging.standing(one, "s7", store)
+    found = weights_standing.standing(one, "s7", store)
     assert found.staged
     assert [check.found for check in found.checks if check.status == "warn"] == [f"{folder}: chat_template.jinja, in no manifest"]
 
@@ -233,28 +238,28 @@ def test_another_stray_file_is_only_named(staged: tuple[Path, Store, Model]) -> 
         ({"config_sha256": B}, "config.json: sha256", "bbbbbbbbbbbbbbbb…"),
     ],
 )
-def test_guards(staged: tuple[Path, Store, Model], guard: dict[str, Any], found: str, expected: str) -> None:
+def test_guards(staged: tuple[Path, ModelStore, Model], guard: dict[str, Any], found: str, expected: str) -> None:
     folder, store, _ = staged
-    check = next(c for c in staging.standing(model(folder, **guard), "s7", store).checks if c.id == "WEIGHTS.GUARD")
+    check = next(c for c in weights_standing.standing(model(folder, **guard), "s7", store).checks if c.id == "WEIGHTS.GUARD")
     assert found in check.found
     assert check.expected == expected
     assert "lane_model" in check.remedy
 
 
-def test_guards_that_hold(staged: tuple[Path, Store, Model]) -> None:
+def test_guards_that_hold(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, _ = staged
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     config = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     guarded = model(folder, expect={"shards": 3, "tensors": 12, "bytes": size}, config_sha256=config)
-    assert staging.standing(guarded, "s7", store).staged
+    assert weights_standing.standing(guarded, "s7", store).staged
 
 
-def test_another_revision_is_not_this_one(staged: tuple[Path, Store, Model]) -> None:
+def test_another_revision_is_not_this_one(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, _ = staged
     assert "acme/tiny@cccccccccccc" in failures(model(folder, revision="d" * 40), store)["WEIGHTS.REVISION"]
 
 
-def test_without_a_marker_nothing_is_complete(staged: tuple[Path, Store, Model]) -> None:
+def test_without_a_marker_nothing_is_complete(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     manifest, records = store.manifest(), store.records()
     assert manifest is not None
@@ -264,24 +269,24 @@ def test_without_a_marker_nothing_is_complete(staged: tuple[Path, Store, Model])
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"files": 5}', '{"files": {"a": 1}}'])
-def test_broken_files_of_ours_are_as_good_as_none(staged: tuple[Path, Store, Model], text: str) -> None:
+def test_broken_files_of_ours_are_as_good_as_none(staged: tuple[Path, ModelStore, Model], text: str) -> None:
     _, store, one = staged
     (store.folder / "manifest.json").write_text(text)
     store.marker.write_text(text)
     assert store.records() == {}
-    assert not staging.standing(one, "s7", store).staged
+    assert not weights_standing.standing(one, "s7", store).staged
 
 
-def test_nothing_of_ours_lies_beside_the_weights(staged: tuple[Path, Store, Model]) -> None:
+def test_nothing_of_ours_lies_beside_the_weights(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, _ = staged
-    assert set(staging.look(folder)) == {file.name for file in folder.iterdir()}
+    assert set(weights_folder.look(folder)) == {file.name for file in folder.iterdir()}
     assert folder not in store.marker.parents
 
 
 def test_a_hub_cache_knows_its_digests(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source")
     snapshot = hub_cache(tmp_path / "cache", source)
-    manifest = staging.in_place(model(snapshot), snapshot, None)
+    manifest = weights_folder.in_place(model(snapshot), snapshot, None)
     assert manifest.source == "client's list"
     shard = manifest.files[SECOND]
     assert shard.sha256 == hashlib.sha256((source / SECOND).read_bytes()).hexdigest()
@@ -291,21 +296,21 @@ def test_a_hub_cache_knows_its_digests(tmp_path: Path) -> None:
 
 def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
     snapshot = hub_cache(tmp_path / "cache", checkpoint(tmp_path / "source"))
-    one, store = model(snapshot), Store(tmp_path / "staged", str(snapshot))
+    one, store = model(snapshot), ModelStore(tmp_path / "staged", str(snapshot))
     mark(snapshot, store, one)
     offer, root = chain_lend.offer(one, store, chain_choice.Work())
     assert root == tmp_path / "cache" / "blobs"
     content = offer.verified[SECOND]
     assert content.at == content.sha256
-    assert set(offer.verified) == set(staging.look(snapshot))
+    assert set(offer.verified) == set(weights_folder.look(snapshot))
 
 
-def test_only_what_is_verified_is_offered(staged: tuple[Path, Store, Model]) -> None:
+def test_only_what_is_verified_is_offered(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     flip(folder / SECOND, keep_mtime=False)
     offer, root = chain_lend.offer(one, store, chain_choice.Work())
     assert (root, offer.manifest) == (folder, store.manifest())
-    assert set(offer.verified) == set(staging.look(folder)) - {SECOND}
+    assert set(offer.verified) == set(weights_folder.look(folder)) - {SECOND}
     assert chain_lend.offer(model(folder, revision="d" * 40), store, chain_choice.Work())[0].verified == {}
 
 
@@ -316,7 +321,7 @@ def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:
     tree.write_text(
         json.dumps({"files": {"config.json": {"size": 26, "blob_id": "d" * 40}, "gone.json": {"size": 3, "blob_id": "e" * 40}}})
     )
-    manifest = staging.in_place(model(folder), folder, None)
+    manifest = weights_folder.in_place(model(folder), folder, None)
     assert manifest.files["gone.json"] == Content(3, "", "e" * 40)
     assert manifest.files["config.json"].git_sha1 == "d" * 40
     assert not [name for name in manifest.files if name.startswith(".cache")]
@@ -324,49 +329,49 @@ def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_empty_folder_cannot_be_adopted(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match=r"holds no files\. Put the model there, or let it be fetched"):
-        staging.in_place(model(tmp_path / "none"), tmp_path / "none", None)
+        weights_folder.in_place(model(tmp_path / "none"), tmp_path / "none", None)
 
 
 def test_room_is_refused_before_the_first_byte() -> None:
     one, other = model(), model("/models/drafter")
     image = [{"what": "image", "path": "/var/lib/docker", "bytes": 10}]
-    staging.check_room("s7", [(one, 10)], 10, [], lambda path: 20, lambda path: 1)
-    staging.check_room("s7", [(one, 0)], 10, image, lambda path: 0, lambda path: 1)
-    staging.check_room("s7", [(one, 10), (other, 10)], 10, image, lambda path: 20, hash)
+    weights_room.check_room("s7", [(one, 10)], 10, [], lambda path: 20, lambda path: 1)
+    weights_room.check_room("s7", [(one, 0)], 10, image, lambda path: 0, lambda path: 1)
+    weights_room.check_room("s7", [(one, 10), (other, 10)], 10, image, lambda path: 20, hash)
     with pytest.raises(StagingError, match="model and image need 20 B more in /models/tiny and /var/lib/docker"):
-        staging.check_room("s7", [(one, 10)], 10, image, lambda path: 29, lambda path: 1)
+        weights_room.check_room("s7", [(one, 10)], 10, image, lambda path: 29, lambda path: 1)
     with pytest.raises(StagingError, match="model and model need 20 B more in /models/tiny and /models/drafter"):
-        staging.check_room("s7", [(one, 10), (other, 10)], 10, [], lambda path: 29, lambda path: 1)
+        weights_room.check_room("s7", [(one, 10), (other, 10)], 10, [], lambda path: 29, lambda path: 1)
     with pytest.raises(
         StagingError, match=r"s7: model needs 377.4 GiB more in /models/tiny, and 10.0 GiB are to stay free; 100.0 GiB are free"
     ):
-        staging.check_room("s7", [(one, int(377.4 * 2**30))], 10 << 30, [], lambda path: 100 << 30, lambda path: 1)
+        weights_room.check_room("s7", [(one, int(377.4 * 2**30))], 10 << 30, [], lambda path: 100 << 30, lambda path: 1)
 
 
-def test_the_plan_says_what_would_be_done(staged: tuple[Path, Store, Model]) -> None:
+def test_the_plan_says_what_would_be_done(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     size = (folder / SECOND).stat().st_size
     (folder / SECOND).unlink()
     flip(folder / "config.json", keep_mtime=False)
-    look = staging.standing(one, "s7", store)
+    look = weights_standing.standing(one, "s7", store)
     there = f"{human_bytes(look.verified_bytes)} of {human_bytes(look.bytes)} verified; 5.0 GiB free"
     steps = f"model ({folder}): read 27 B that is there and take {size} B from the Hub; {there}; "
     for speed, told in (
-        (staging.Speed(), "time not known yet: nothing was measured here"),
-        (staging.Speed(read=27), "time not known yet: nothing was measured here"),
-        (staging.Speed(read=27, fetch=size / 59), "about 1 min 00 s at the rate of last time"),
-        (staging.Speed(limit=(27 + size) / 60), "1 min 00 s or more, by the limit"),
-        (staging.Speed(read=27, fetch=size, read_limit=27 / 59), "about 1 min 00 s at the rate of last time"),
+        (plan.Speed(), "time not known yet: nothing was measured here"),
+        (plan.Speed(read=27), "time not known yet: nothing was measured here"),
+        (plan.Speed(read=27, fetch=size / 59), "about 1 min 00 s at the rate of last time"),
+        (plan.Speed(limit=(27 + size) / 60), "1 min 00 s or more, by the limit"),
+        (plan.Speed(read=27, fetch=size, read_limit=27 / 59), "about 1 min 00 s at the rate of last time"),
     ):
-        assert staging.plan([look], "the Hub", lambda path: 5 << 30, speed) == [steps + told]
+        assert plan.plan([look], "the Hub", lambda path: 5 << 30, speed) == [steps + told]
 
 
 def test_the_rate_of_large_jobs_is_remembered(tmp_path: Path) -> None:
-    staging.note_rate(tmp_path, "read", 1 << 20, 1)
-    assert staging.speed_of(tmp_path, "hub", 0) == staging.Speed()
-    staging.note_rate(tmp_path, "read", 1 << 30, 2)
-    staging.note_rate(tmp_path, "chain", 1 << 30, 4)
-    assert staging.speed_of(tmp_path, "chain", 5) == staging.Speed(read=1 << 29, fetch=1 << 28, limit=5)
-    assert staging.speed_of(tmp_path, "hub", 0) == staging.Speed(read=1 << 29)
+    plan.note_rate(tmp_path, "read", 1 << 20, 1)
+    assert plan.speed_of(tmp_path, "hub", 0) == plan.Speed()
+    plan.note_rate(tmp_path, "read", 1 << 30, 2)
+    plan.note_rate(tmp_path, "chain", 1 << 30, 4)
+    assert plan.speed_of(tmp_path, "chain", 5) == plan.Speed(read=1 << 29, fetch=1 << 28, limit=5)
+    assert plan.speed_of(tmp_path, "hub", 0) == plan.Speed(read=1 << 29)
     (tmp_path / "rates.json").write_text('{"read": []}')
-    assert staging.speed_of(tmp_path, "hub", 7) == staging.Speed(limit=7)
+    assert plan.speed_of(tmp_path, "hub", 7) == plan.Speed(limit=7)

@@ -16,7 +16,8 @@ from ansible.module_utils.sparklanes.common.files import write_json
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
 from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Offer, Peer, Work
-from ansible.module_utils.sparklanes.weights.staging import Content, Manifest, Model, Record, StagingError, Store
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -241,7 +242,7 @@ def test_work_is_told_of_this_staging_only(tmp_path: Path) -> None:
 
 def test_what_staging_notes_is_seen_at_a_glance(tmp_path: Path) -> None:
     model = Model("model", str(tmp_path / "m"))
-    store = Store(tmp_path / "staged", model.path)
+    store = ModelStore(tmp_path / "staged", model.path)
     shop = chain_lend.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
     seen = [shop.signs()]
     assert shop.signs() == seen[0]

@@ -1,0 +1,188 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a model's folder, what is known of each file, and our records of it.
+
+Three things are told apart, each a small file in /var/lib/sparklanes/staged/<model>/, never beside the weights:
+
+    manifest.json   what the files must be (size and hash of each), from the Hub, a peer or a first look
+    PARTIAL.json    which files were read and found so, while staging is under way
+    STAGED.json     the same for all files; written last, so that its presence means a complete model
+
+A record holds size, mtime and sha256 of a file when it was read. A file whose size and mtime still agree is
+trusted without reading it again; anything else is read. What disks do silently keeps both, and needs `full`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.weights.model import (
+    CLIENT_FOLDERS,
+    SCHEMA,
+    SHA256,
+    Content,
+    Manifest,
+    Model,
+    Record,
+    StagingError,
+    safe_name,
+    with_digests,
+)
+
+SHA1 = re.compile(r"[0-9a-f]{40}")
+# Sources of a manifest that stand for files which somebody else put there.
+IN_PLACE = ("client's list", "first look")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One file as stat shows it."""
+
+    size: int
+    mtime_ns: int
+
+
+def look(folder: Path) -> dict[str, Seen]:
+    """The files below a folder by name, symlinks followed (a Hub cache is made of them), client caches left out."""
+    found: dict[str, Seen] = {}
+    if not folder.is_dir():
+        return found
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in CLIENT_FOLDERS)
+        for name in sorted(names):
+            path = Path(here, name)
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # a dangling link is a missing file
+            found[path.relative_to(folder).as_posix()] = Seen(stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+def known_digests(folder: Path, revision: str) -> dict[str, Content]:
+    """What a Hub client left about the files of a folder: its list of the commit, or blobs named by their hash."""
+    tree = read_json(folder / ".cache" / "huggingface" / "trees" / f"{revision}.json") or {}
+    found: dict[str, Content] = {}
+    try:
+        for name, entry in tree.get("files", {}).items():
+            sha256 = str(entry.get("lfs_sha256") or "")
+            git = "" if sha256 else str(entry.get("blob_id") or "")
+            found[safe_name(name)] = Content(int(entry["size"]), sha256, git)
+    except (KeyError, TypeError, ValueError, AttributeError, StagingError):
+        found = {}
+    for name, seen in look(folder).items():
+        path = folder / name
+        blob = path.resolve().name if path.is_symlink() else ""
+        if SHA256.fullmatch(blob):
+            found.setdefault(name, Content(seen.size, sha256=blob))
+        elif SHA1.fullmatch(blob):
+            found.setdefault(name, Content(seen.size, git_sha1=blob))
+    return found
+
+
+def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
+    """The manifest of files that are already there: what is known of them, else what a first look will show."""
+    seen = look(folder)
+    if not seen:
+        raise StagingError(
+            f"{model.name}: {folder} holds no files. Put the model there, or let it be fetched (model_weights_source: hub)"
+        )
+    if saved is not None and saved.of(model):
+        return with_digests(model, saved)
+    known = known_digests(folder, model.revision)
+    files = {name: known.get(name, Content(stat.size)) for name, stat in seen.items()}
+    files |= known  # a file that the client listed and that is not there is missing
+    for name, digest in model.sha256.items():
+        size = seen[name].size if name in seen else 0
+        files[name] = Content(files[name].size if name in files else size, digest)
+    return Manifest(model.repo, model.revision, files, IN_PLACE[0 if known else 1])
+
+
+@dataclass
+class Assessment:
+    """The files of a manifest, sorted by what is known of each."""
+
+    verified: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # right size, not read since it changed
+    wrong_size: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)  # there, but in no manifest
+
+    @property
+    def complete(self) -> bool:
+        return not (self.unread or self.wrong_size or self.missing)
+
+    @property
+    def to_fetch(self) -> list[str]:
+        return self.wrong_size + self.missing
+
+
+def proves(record: Record, content: Content) -> bool:
+    """Whether a record shows that the file is the wanted one. It has no git hash: where only that is known, the file is
+    read (it is small). Where nothing is known, what was seen first is right."""
+    return record.sha256 == content.sha256 if content.sha256 else not content.git_sha1
+
+
+def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str, Seen]) -> Assessment:
+    """Sort the files. Pure."""
+    result = Assessment(extra=sorted(set(seen) - set(manifest.files)))
+    for name, content in sorted(manifest.files.items()):
+        stat = seen.get(name)
+        record = records.get(name)
+        if stat is None:
+            result.missing.append(name)
+        elif stat.size != content.size:
+            result.wrong_size.append(name)
+        elif record is not None and (record.size, record.mtime_ns) == (stat.size, stat.mtime_ns) and proves(record, content):
+            result.verified.append(name)
+        else:
+            result.unread.append(name)
+    return result
+
+
+class ModelStore:
+    """manifest, partial and complete records of the model in one folder."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        slug = re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(path).name)
+        self.folder = root / f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+        self.marker = self.folder / "STAGED.json"
+        self.partial = self.folder / "PARTIAL.json"
+        self.path = path
+
+    def manifest(self) -> Manifest | None:
+        data = read_json(self.folder / "manifest.json")
+        try:
+            return Manifest.from_dict(data) if data else None
+        except StagingError:
+            return None
+
+    def save_manifest(self, manifest: Manifest) -> None:
+        write_json(self.folder / "manifest.json", manifest.to_dict(), 0o644)
+
+    def staged(self) -> Manifest | None:
+        """The revision that stands complete here, or None."""
+        data = read_json(self.marker)
+        return Manifest.from_dict({**data, "files": {}}) if data and data.get("path") == self.path else None
+
+    def records(self) -> dict[str, Record]:
+        """What is known of each file, complete or not."""
+        data = read_json(self.marker) or read_json(self.partial) or {}
+        try:
+            return {name: Record(**entry) for name, entry in data.get("files", {}).items()}
+        except (TypeError, AttributeError):
+            return {}
+
+    def save(self, manifest: Manifest, records: Mapping[str, Record], complete: bool) -> None:
+        """Complete: the marker, last of all. Else: the partial one, and no marker from then on."""
+        data = {"schema": SCHEMA, "path": self.path, "repo": manifest.repo, "revision": manifest.revision}
+        data["source"] = manifest.source
+        files = {name: asdict(record) for name, record in sorted(records.items())}
+        write_json(self.marker if complete else self.partial, {**data, "files": files}, 0o644)
+        (self.partial if complete else self.marker).unlink(missing_ok=True)

@@ -137,8 +137,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights.chain.choice import user_of
 from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, where_lent
+from ansible.module_utils.sparklanes.weights.chain.offer import user_of
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.stage import rate_limit
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.weights.chain.choice import user_of
+from ansible.module_utils.sparklanes.weights.chain.offer import user_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

@@ -25,13 +25,15 @@ from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
+from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
 from ansible.module_utils.sparklanes.weights.digest import Cancelled, Follower, Pace, digest
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError, shard_order
 from ansible.module_utils.sparklanes.weights.plan import note_rate
 from ansible.module_utils.sparklanes.weights.room import check_room
-from ansible.module_utils.sparklanes.weights.sources import ChainSource, Feed, Source, Tool, make_source
+from ansible.module_utils.sparklanes.weights.sources import make_source
 from ansible.module_utils.sparklanes.weights.standing import REFETCH, few, rot, standing
+from ansible.module_utils.sparklanes.weights.tools import Feed, Source, Tool
 
 JOB = "stage"
 RETRY_WAIT = 1.0  # seconds, times the number of attempts: the Hub's client and rsync wait in their own time-outs

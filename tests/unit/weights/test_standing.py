@@ -20,8 +20,7 @@ from ansible.module_utils.sparklanes.weights import plan
 from ansible.module_utils.sparklanes.weights import room as weights_room
 from ansible.module_utils.sparklanes.weights import sources as weights_sources
 from ansible.module_utils.sparklanes.weights import standing as weights_standing
-from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
-from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
+from ansible.module_utils.sparklanes.weights.chain import offer as chain_offer
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, Seen, assess
 from ansible.module_utils.sparklanes.weights.hub import HubFile
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
@@ -298,7 +297,7 @@ def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
     snapshot = hub_cache(tmp_path / "cache", checkpoint(tmp_path / "source"))
     one, store = model(snapshot), ModelStore(tmp_path / "staged", str(snapshot))
     mark(snapshot, store, one)
-    offer, root = chain_lend.offer(one, store, chain_choice.Work())
+    offer, root = chain_offer.offer(one, store, chain_offer.Work())
     assert root == tmp_path / "cache" / "blobs"
     content = offer.verified[SECOND]
     assert content.at == content.sha256
@@ -308,10 +307,10 @@ def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
 def test_only_what_is_verified_is_offered(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
     flip(folder / SECOND, keep_mtime=False)
-    offer, root = chain_lend.offer(one, store, chain_choice.Work())
+    offer, root = chain_offer.offer(one, store, chain_offer.Work())
     assert (root, offer.manifest) == (folder, store.manifest())
     assert set(offer.verified) == set(weights_folder.look(folder)) - {SECOND}
-    assert chain_lend.offer(model(folder, revision="d" * 40), store, chain_choice.Work())[0].verified == {}
+    assert chain_offer.offer(model(folder, revision="d" * 40), store, chain_offer.Work())[0].verified == {}
 
 
 def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:

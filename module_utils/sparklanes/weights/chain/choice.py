@@ -1,28 +1,18 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""The chain: what a Spark offers to the next ones, and from whom the next one takes which file.
+"""From which Spark of the chain the next file is taken.
 
-Each Spark that has or gets a model shows an *offer*: what the model must be, which of its files it has read and found
-right, and how its own staging goes on. The next Spark in the chain takes a file from the nearest one before it
-as soon as that one offers it, so that each link carries each file once and all links work at the same time.
-
-The rule for the choice is pure: it is told what was heard when, and says from whom to take. It waits for the nearest
-Spark while that one lives and keeps up. A dead one, a silent one and one that has fallen behind are passed over,
-up to the Spark that fetches.
+The rule is pure: it is told what was heard when, and says from whom to take. It waits for the nearest Spark while that
+one lives and keeps up. A dead one, a silent one and one that has fallen behind are passed over, up to the Spark that fetches.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from ansible.module_utils.sparklanes.weights.model import Content, Manifest, StagingError
+from ansible.module_utils.sparklanes.weights.chain.offer import Offer
 
-SCHEMA = "sparklanes-offer/1"
 # A Spark whose offer couldn't be had for so long is dead as far as the chain is concerned; it may come back.
 SILENCE = 15.0
 # A Spark that gave a broken transfer is left alone for so long, unless nobody else has the file.
@@ -31,75 +21,6 @@ PENALTY = 30.0
 BAD_LIMIT = 2
 # Letters of another Spark's error that are repeated here.
 TOLD = 200
-
-
-# --- the offer -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Work:
-    """How a Spark's own staging goes on."""
-
-    running: bool = False
-    failed: bool = False
-    error: str = ""
-    phase: str = ""
-    done: int = 0
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What one Spark says of one model. `verified`: the files it has read and found right, and where its export has them."""
-
-    name: str
-    manifest: Manifest | None = None
-    verified: Mapping[str, Content] = field(default_factory=dict)
-    work: Work = Work()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "manifest": self.manifest.to_dict() if self.manifest else None,
-            "verified": Manifest("", "", self.verified).to_dict()["files"],
-            "work": asdict(self.work),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Offer:
-        manifest = Manifest.from_dict(data["manifest"]) if data["manifest"] else None
-        verified = Manifest.from_dict({"repo": "", "revision": "", "files": data["verified"]}).files
-        return cls(str(data["name"]), manifest, verified, Work(**data["work"]))
-
-
-def user_of(secret: str) -> str:
-    """The user name that goes with a secret: each staging has its own, so a second one can join."""
-    return "stage-" + hashlib.sha256(secret.encode()).hexdigest()[:12]
-
-
-def seal(offer: Offer, secrets: Iterable[str]) -> str:
-    """An offer as text, with a seal for each staging. rsync proves the taker to the giver; this proves the giver."""
-    text = json.dumps(offer.to_dict(), sort_keys=True)
-    seals = {user_of(secret): _seal(text, secret) for secret in secrets}
-    return json.dumps({"schema": SCHEMA, "offer": text, "seals": seals}) + "\n"
-
-
-def unseal(text: bytes, secret: str, giver: str) -> Offer:
-    """The offer, if it comes from somebody who knows the secret of this staging."""
-    try:
-        data = json.loads(text)
-        offer, seals = str(data["offer"]), dict(data["seals"])
-        if not hmac.compare_digest(str(seals.get(user_of(secret), "")), _seal(offer, secret)):
-            raise StagingError(f"{giver} shows an offer that is not of this staging")
-        return Offer.from_dict(json.loads(offer))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StagingError(f"{giver} shows an offer that is unreadable ({type(error).__name__}: {error})") from error
-
-
-def _seal(text: str, secret: str) -> str:
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
-
-
-# --- the choice: pure ------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -20,20 +20,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
-from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.state import JobError, State, process_alive, tail
-from ansible.module_utils.sparklanes.weights.chain.choice import Offer, Work, seal, user_of
+from ansible.module_utils.sparklanes.jobs.state import JobError, tail
+from ansible.module_utils.sparklanes.weights.chain.offer import Shop, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
-from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
-from ansible.module_utils.sparklanes.weights.model import Content, Model, StagingError
-from ansible.module_utils.sparklanes.weights.sources import SOCKET_OPTIONS, dies_with_us
+from ansible.module_utils.sparklanes.weights.model import Model, StagingError
+from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, dies_with_us
 
 JOB = "lend"
 STAGE = "stage"
@@ -87,108 +83,12 @@ def add_secret(run: Path, secret: str) -> None:
         write_atomically(file, present + line)
 
 
-def secrets_of(run: Path) -> list[str]:
-    return [line.partition(":")[2] for line in (run / "secrets").read_text().splitlines()]
-
-
 def children(pid: int, proc: Path = Path("/proc")) -> int:
     """How many takers are being served: the daemon has a child for each."""
     try:
         return len((proc / str(pid) / "task" / str(pid) / "children").read_text().split())
     except OSError:
         return 0
-
-
-# --- what is offered -------------------------------------------------------------------------------------------------
-
-
-def export_root(folder: Path, names: Sequence[str]) -> Path:
-    """The folder to export: the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
-    real = {str((folder / name).resolve().parent) for name in names if (folder / name).is_symlink()}
-    plain = [str(folder.resolve())] if len(names) == 0 or any(not (folder / name).is_symlink() for name in names) else []
-    return Path(os.path.commonpath([*real, *plain]))
-
-
-def offer(model: Model, store: ModelStore, work: Work, shared: bool = False) -> tuple[Offer, Path]:
-    """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
-
-    `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
-    """
-    folder = Path(model.path)
-    manifest = store.manifest()
-    if manifest is None or not manifest.of(model):
-        return Offer(model.name, work=work), folder
-    records = store.records()
-    mount = where(model.path)
-    verified = assess(manifest, records, look(folder)).verified if shared or not (mount and mount.shared) else []
-    root = export_root(folder, verified)
-    files = {}
-    for name in verified:
-        record = records[name]
-        at = (folder / name).resolve().relative_to(root).as_posix() if (folder / name).is_symlink() or root != folder else name
-        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
-    return Offer(model.name, manifest, files, work), root
-
-
-def work_of(folder: Path, boot: str, since: float, alive: Any = process_alive) -> Work:
-    """How this Spark's own staging goes on. What ended before this lending began tells nothing."""
-    data = read_json(folder / "state.json")
-    if not data:
-        return Work()
-    state = State.from_dict(data)
-    running = not state.finished and state.boot == boot and alive(state.pid, folder)
-    if not running and (state.boot != boot or state.began < since):
-        return Work()
-    died = not running and not state.finished
-    error = "its process is gone" if died else state.error
-    return Work(running, state.failed or died, error, state.phase, state.done)
-
-
-@dataclass
-class Shop:
-    """The offers of this Spark, as files that the daemon exports."""
-
-    models: Sequence[Model]
-    staged_dir: Path
-    work_folder: Path
-    run: Path
-    shared: bool
-    since: float
-    boot: str = field(default_factory=boot_id)
-    roots: dict[str, Path] = field(default_factory=dict)
-    shown: dict[str, Any] = field(default_factory=dict)
-
-    def signs(self) -> list[tuple[int, int]]:
-        """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
-        stores = [ModelStore(self.staged_dir, model.path) for model in self.models]
-        paths = [self.run / "secrets", self.work_folder / "state.json"]
-        paths += [path for store in stores for path in (store.folder / "manifest.json", store.partial, store.marker)]
-        found = []
-        for path in paths:
-            try:
-                stat = path.stat()
-            except OSError:
-                found.append((0, 0))
-            else:
-                found.append((stat.st_ino, stat.st_mtime_ns))
-        return found
-
-    def refresh(self) -> bool:
-        """Show what is true now. Whether a folder to export is another one than before."""
-        secrets = secrets_of(self.run)
-        work = work_of(self.work_folder, self.boot, self.since)
-        moved = False
-        for model in self.models:
-            made, root = offer(model, ModelStore(self.staged_dir, model.path), work, self.shared)
-            if self.shown.get(model.name) != (made, secrets):
-                write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
-                self.shown[model.name] = (made, secrets)
-            moved = moved or self.roots.get(model.name) != root
-            self.roots[model.name] = root
-        return moved
-
-
-# --- the daemon ------------------------------------------------------------------------------------------------------
 
 
 def answers(address: str, port: int) -> bool:

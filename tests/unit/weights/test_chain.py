@@ -15,7 +15,9 @@ import pytest
 from ansible.module_utils.sparklanes.common.files import write_json
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
 from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
-from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Offer, Peer, Work
+from ansible.module_utils.sparklanes.weights.chain import offer as chain_offer
+from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Peer
+from ansible.module_utils.sparklanes.weights.chain.offer import Offer, Work
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
 from hypothesis import given
@@ -55,14 +57,14 @@ def test_the_nearest_that_may_still_have_news_is_looked_at_most_often() -> None:
 
 def test_an_offer_survives_its_seal_and_only_with_the_right_secret() -> None:
     one = offer(3, done=5, phase="fetch")
-    text = chain_choice.seal(one, ["once", "twice"]).encode()
-    assert chain_choice.unseal(text, "once", "s1") == chain_choice.unseal(text, "twice", "s1") == one
+    text = chain_offer.seal(one, ["once", "twice"]).encode()
+    assert chain_offer.unseal(text, "once", "s1") == chain_offer.unseal(text, "twice", "s1") == one
     with pytest.raises(StagingError, match="s1 shows an offer that is not of this staging"):
-        chain_choice.unseal(text, "guessed", "s1")
+        chain_offer.unseal(text, "guessed", "s1")
     changed = json.loads(text)
     changed["offer"] = changed["offer"].replace("a" * 64, "b" * 64)
     with pytest.raises(StagingError, match="not of this staging"):
-        chain_choice.unseal(json.dumps(changed).encode(), "once", "s1")
+        chain_offer.unseal(json.dumps(changed).encode(), "once", "s1")
 
 
 @given(
@@ -72,14 +74,14 @@ def test_an_offer_survives_its_seal_and_only_with_the_right_secret() -> None:
 )
 def test_any_text_is_no_offer(text: bytes) -> None:
     with pytest.raises(StagingError):
-        chain_choice.unseal(text, "once", "s1")
+        chain_offer.unseal(text, "once", "s1")
 
 
 def test_an_offer_with_a_name_that_leads_out_is_refused() -> None:
     evil = json.dumps({**offer().to_dict(), "verified": {"../x": {"size": 1}}})
-    text = json.dumps({"offer": evil, "seals": {chain_choice.user_of("s"): chain_choice._seal(evil, "s")}})
+    text = json.dumps({"offer": evil, "seals": {chain_offer.user_of("s"): chain_offer._seal(evil, "s")}})
     with pytest.raises(StagingError, match="is no name for a file"):
-        chain_choice.unseal(text.encode(), "s", "s1")
+        chain_offer.unseal(text.encode(), "s", "s1")
 
 
 def test_the_nearest_that_has_it_gives_it_and_is_waited_for() -> None:
@@ -230,20 +232,20 @@ def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
 def test_work_is_told_of_this_staging_only(tmp_path: Path) -> None:
     state = {"pid": 7, "boot": "b", "phase": "fetch", "done": 5, "began": 100.0}
     (tmp_path / "state.json").write_text(json.dumps({"job": "stage", **state}))
-    alive = chain_lend.work_of(tmp_path, "b", 200, lambda pid, folder: pid == 7)
+    alive = chain_offer.work_of(tmp_path, "b", 200, lambda pid, folder: pid == 7)
     assert alive == Work(True, phase="fetch", done=5), "attached to"
-    assert chain_lend.work_of(tmp_path, "b", 200, lambda pid, folder: False) == Work(), "of an earlier one"
-    died = chain_lend.work_of(tmp_path, "b", 50, lambda pid, folder: False)
+    assert chain_offer.work_of(tmp_path, "b", 200, lambda pid, folder: False) == Work(), "of an earlier one"
+    died = chain_offer.work_of(tmp_path, "b", 50, lambda pid, folder: False)
     assert (died.running, died.failed, died.error) == (False, True, "its process is gone")
-    assert chain_lend.work_of(tmp_path, "other", 50, lambda pid, folder: True) == Work()
+    assert chain_offer.work_of(tmp_path, "other", 50, lambda pid, folder: True) == Work()
     (tmp_path / "state.json").unlink()
-    assert chain_lend.work_of(tmp_path, "b", 50) == Work()
+    assert chain_offer.work_of(tmp_path, "b", 50) == Work()
 
 
 def test_what_staging_notes_is_seen_at_a_glance(tmp_path: Path) -> None:
     model = Model("model", str(tmp_path / "m"))
     store = ModelStore(tmp_path / "staged", model.path)
-    shop = chain_lend.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
+    shop = chain_offer.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
     seen = [shop.signs()]
     assert shop.signs() == seen[0]
     store.save_manifest(MANIFEST)

@@ -1,0 +1,181 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What a Spark offers to the next ones of the chain, sealed for those who know the secret of a staging.
+
+Each Spark that has or gets a model shows an *offer*: what the model must be, which of its files it has read and found
+right, and how its own staging goes on. The next Spark in the chain takes a file from the nearest one before it
+as soon as that one offers it, so that each link carries each file once and all links work at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.sparklanes.common.clock import boot_id
+from ansible.module_utils.sparklanes.common.files import read_json, write_atomically
+from ansible.module_utils.sparklanes.host.mounts import where
+from ansible.module_utils.sparklanes.jobs.state import State, process_alive
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError
+
+SCHEMA = "sparklanes-offer/1"
+
+
+@dataclass(frozen=True)
+class Work:
+    """How a Spark's own staging goes on."""
+
+    running: bool = False
+    failed: bool = False
+    error: str = ""
+    phase: str = ""
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one Spark says of one model. `verified`: the files it has read and found right, and where its export has them."""
+
+    name: str
+    manifest: Manifest | None = None
+    verified: Mapping[str, Content] = field(default_factory=dict)
+    work: Work = Work()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "manifest": self.manifest.to_dict() if self.manifest else None,
+            "verified": Manifest("", "", self.verified).to_dict()["files"],
+            "work": asdict(self.work),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Offer:
+        manifest = Manifest.from_dict(data["manifest"]) if data["manifest"] else None
+        verified = Manifest.from_dict({"repo": "", "revision": "", "files": data["verified"]}).files
+        return cls(str(data["name"]), manifest, verified, Work(**data["work"]))
+
+
+def user_of(secret: str) -> str:
+    """The user name that goes with a secret: each staging has its own, so a second one can join."""
+    return "stage-" + hashlib.sha256(secret.encode()).hexdigest()[:12]
+
+
+def seal(offer: Offer, secrets: Iterable[str]) -> str:
+    """An offer as text, with a seal for each staging. rsync proves the taker to the giver; this proves the giver."""
+    text = json.dumps(offer.to_dict(), sort_keys=True)
+    seals = {user_of(secret): _seal(text, secret) for secret in secrets}
+    return json.dumps({"schema": SCHEMA, "offer": text, "seals": seals}) + "\n"
+
+
+def unseal(text: bytes, secret: str, giver: str) -> Offer:
+    """The offer, if it comes from somebody who knows the secret of this staging."""
+    try:
+        data = json.loads(text)
+        offer, seals = str(data["offer"]), dict(data["seals"])
+        if not hmac.compare_digest(str(seals.get(user_of(secret), "")), _seal(offer, secret)):
+            raise StagingError(f"{giver} shows an offer that is not of this staging")
+        return Offer.from_dict(json.loads(offer))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StagingError(f"{giver} shows an offer that is unreadable ({type(error).__name__}: {error})") from error
+
+
+def _seal(text: str, secret: str) -> str:
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def secrets_of(run: Path) -> list[str]:
+    return [line.partition(":")[2] for line in (run / "secrets").read_text().splitlines()]
+
+
+def export_root(folder: Path, names: Sequence[str]) -> Path:
+    """The folder to export: the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
+    real = {str((folder / name).resolve().parent) for name in names if (folder / name).is_symlink()}
+    plain = [str(folder.resolve())] if len(names) == 0 or any(not (folder / name).is_symlink() for name in names) else []
+    return Path(os.path.commonpath([*real, *plain]))
+
+
+def offer(model: Model, store: ModelStore, work: Work, shared: bool = False) -> tuple[Offer, Path]:
+    """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
+
+    `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
+    """
+    folder = Path(model.path)
+    manifest = store.manifest()
+    if manifest is None or not manifest.of(model):
+        return Offer(model.name, work=work), folder
+    records = store.records()
+    mount = where(model.path)
+    verified = assess(manifest, records, look(folder)).verified if shared or not (mount and mount.shared) else []
+    root = export_root(folder, verified)
+    files = {}
+    for name in verified:
+        record = records[name]
+        at = (folder / name).resolve().relative_to(root).as_posix() if (folder / name).is_symlink() or root != folder else name
+        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
+    return Offer(model.name, manifest, files, work), root
+
+
+def work_of(folder: Path, boot: str, since: float, alive: Any = process_alive) -> Work:
+    """How this Spark's own staging goes on. What ended before this lending began tells nothing."""
+    data = read_json(folder / "state.json")
+    if not data:
+        return Work()
+    state = State.from_dict(data)
+    running = not state.finished and state.boot == boot and alive(state.pid, folder)
+    if not running and (state.boot != boot or state.began < since):
+        return Work()
+    died = not running and not state.finished
+    error = "its process is gone" if died else state.error
+    return Work(running, state.failed or died, error, state.phase, state.done)
+
+
+@dataclass
+class Shop:
+    """The offers of this Spark, as files that the daemon exports."""
+
+    models: Sequence[Model]
+    staged_dir: Path
+    work_folder: Path
+    run: Path
+    shared: bool
+    since: float
+    boot: str = field(default_factory=boot_id)
+    roots: dict[str, Path] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+
+    def signs(self) -> list[tuple[int, int]]:
+        """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
+        stores = [ModelStore(self.staged_dir, model.path) for model in self.models]
+        paths = [self.run / "secrets", self.work_folder / "state.json"]
+        paths += [path for store in stores for path in (store.folder / "manifest.json", store.partial, store.marker)]
+        found = []
+        for path in paths:
+            try:
+                stat = path.stat()
+            except OSError:
+                found.append((0, 0))
+            else:
+                found.append((stat.st_ino, stat.st_mtime_ns))
+        return found
+
+    def refresh(self) -> bool:
+        """Show what is true now. Whether a folder to export is another one than before."""
+        secrets = secrets_of(self.run)
+        work = work_of(self.work_folder, self.boot, self.since)
+        moved = False
+        for model in self.models:
+            made, root = offer(model, ModelStore(self.staged_dir, model.path), work, self.shared)
+            if self.shown.get(model.name) != (made, secrets):
+                write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
+                self.shown[model.name] = (made, secrets)
+            moved = moved or self.roots.get(model.name) != root
+            self.roots[model.name] = root
+        return moved

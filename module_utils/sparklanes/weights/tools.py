@@ -1,0 +1,125 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What all sources of files share: running programs, an order of files, and the source that has nothing to fetch."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.weights.digest import Cancelled
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, in_place
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order
+
+# rsync begins with short messages to and fro. Without this each waits for the acknowledgement of the one before: 0.1 s a start.
+SOCKET_OPTIONS = "TCP_NODELAY"
+
+
+class Tool:
+    """Runs the programs that fetch, and ends them when the job ends."""
+
+    def __init__(self, cancel: threading.Event) -> None:
+        self.cancel = cancel
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen[str]] = set()
+
+    def __call__(self, command: Sequence[str], env: Mapping[str, str], text: str = "") -> tuple[int, str]:
+        """(exit status, the last lines of its output)."""
+        with self.lock:
+            if self.cancel.is_set():
+                raise Cancelled
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(
+                dies_with_us(command),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                text=True,
+                errors="replace",
+            )
+            self.running.add(process)
+        try:
+            output, _ = process.communicate(text)
+        finally:
+            with self.lock:
+                self.running.discard(process)
+        if self.cancel.is_set():
+            raise Cancelled
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        return process.returncode, " | ".join(lines[-4:])[-1000:]
+
+    def end(self) -> None:
+        self.cancel.set()
+        with self.lock:
+            for process in self.running:
+                process.terminate()
+
+
+def dies_with_us(command: Sequence[str]) -> list[str]:
+    """The command, ended by the kernel when whoever started it is killed. A unit of systemd ends all its processes anyway."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--", *command] if setpriv else list(command)
+
+
+class Feed:
+    """The files that are still to come, in their order. Whatever asks it does so from one thread."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.left = list(names)
+        self.changed = threading.Event()  # set when there may be something to take, or something that was taken has ended
+
+    def take(self, busy: int) -> str | None:
+        """The next file; None: there is none at present. `busy`: how many are under way."""
+        return self.left.pop(0) if self.left else None
+
+    def give_back(self, name: str) -> None:
+        self.left.insert(0, name)
+
+
+class Source:
+    """Where a model's files come from. This one: nowhere, they are there."""
+
+    name = "the folder itself"
+    fetches = False
+    # How often a file is asked for before the job fails.
+    attempts = 3
+
+    def manifest(self, model: Model, store: ModelStore) -> Manifest:
+        return in_place(model, Path(model.path), store.manifest())
+
+    def prepare(self, report: Reporter) -> None:
+        """What is needed before the first fetch."""
+
+    def feed(self, model: Model, manifest: Manifest, names: Sequence[str]) -> Feed:
+        return Feed(list(shard_order(manifest, names)))
+
+    def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
+        """Bring one file below `incoming` and say where."""
+        raise StagingError(f"{model.path}/{name} is missing, and nothing says where to take it from")
+
+    def growing(self, name: str, content: Content, incoming: Path) -> Path | None:
+        """Where `fetch` is writing that file at this moment."""
+        return None
+
+    def refused(self, model: Model, name: str, why: str) -> None:
+        """What was brought was not what it must be."""
+
+    def accepted(self, model: Model, name: str) -> None:
+        """What was brought has its final name."""
+
+    def sweep(self, incoming: Path) -> None:
+        """Remove what an interrupted client left and will not use again."""
+
+    def end(self) -> None:
+        """The job is over."""
+
+
+def own_folder(name: str, incoming: Path) -> Path:
+    """A folder a file: two names may be one file where they come from."""
+    return incoming / hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SETTINGS, Cap, parse_cap, parse_settings
-from ansible.module_utils.sparklanes.gpu.nvidia_smi import Report, parse_compute_apps, parse_xml
+from ansible.module_utils.sparklanes.gpu.nvidia_smi import COMPUTE_APPS, Report, parse_compute_apps, parse_xml
 from ansible.module_utils.sparklanes.gpu.xid import parse_kernel_log
 
 # --- driver and kernel ---------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def facts(root: Path = Path("/"), run: Ask = ask) -> dict[str, Any]:
     present = found.error != ABSENT
     processes = found.processes
     if live and processes is None and not found.error:
-        rc, out, _ = run(("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"))
+        rc, out, _ = run(COMPUTE_APPS)
         processes = parse_compute_apps(out) if rc == 0 else None
     # Without a driver there is nothing of it in the log, and asking takes time.
     log, problem = kernel_log(run) if live and present else (read(root / "kernel.log") if not live else "", "")

@@ -221,7 +221,7 @@ def shown(phase: str, sample: Mapping[str, Any]) -> str:
 
 def compute_processes() -> int:
     """How many use the GPU now. Ours is one of them."""
-    rc, out, _ = gpu_facts.ask(["nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"])
+    rc, out, _ = gpu_facts.ask(nvidia_smi.COMPUTE_APPS)
     return len(nvidia_smi.parse_compute_apps(out)) if rc == 0 else 0
 
 

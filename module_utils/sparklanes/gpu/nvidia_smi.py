@@ -258,8 +258,11 @@ def parse_csv(text: str, fields: Sequence[str] = ()) -> list[dict[str, str | Non
     return made
 
 
+COMPUTE_APPS = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+
+
 def parse_compute_apps(text: str) -> list[Process]:
-    """`--query-compute-apps=pid,process_name,used_memory --format=csv,noheader[,nounits]`."""
+    """What `COMPUTE_APPS` prints, also with nounits."""
     return once(
         [
             Process(integer(row["pid"]), row["process_name"] or "", "C", nvidia_bytes(row["used_memory"]))

@@ -26,7 +26,7 @@ from ansible.module_utils.sparklanes.docker.containers import (
     serves,
 )
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
-from ansible.module_utils.sparklanes.gpu.nvidia_smi import parse_compute_apps
+from ansible.module_utils.sparklanes.gpu.nvidia_smi import COMPUTE_APPS, parse_compute_apps
 
 Facts = Mapping[str, Any]
 
@@ -124,8 +124,7 @@ def processes(run: commands.Run) -> dict[str, Any]:
     """Of the facts of the GPU those that this question needs, which costs less than all."""
     if not shutil.which("nvidia-smi"):
         return {"present": False, "error": gpu_facts.ABSENT, "processes": None}
-    argv = ["nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader"]
-    rc, out, err = run(argv, seconds=gpu_facts.PATIENCE_SECONDS)
+    rc, out, err = run(COMPUTE_APPS, seconds=gpu_facts.PATIENCE_SECONDS)
     if rc != 0:
         return {"present": True, "error": f"nvidia-smi: {(err or out).strip()[:120] or f'exit {rc}'}", "processes": None}
     return {"present": True, "error": "", "processes": [{"pid": one.pid, "name": one.name} for one in parse_compute_apps(out)]}

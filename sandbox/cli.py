@@ -77,7 +77,9 @@ def prepare(args: argparse.Namespace, arguments: Sequence[str], clone: Clone) ->
     """Nothing, root not even asked for, where all is there."""
     if args.purpose in ("sandbox", "vms"):
         debian.check_machine(detect())
-    needed = packages.missing(*(fleet.purposes(pick_engine()) if args.purpose == "sandbox" else [args.purpose]))
+    needed = packages.missing(
+        *(fleet.purposes(pick_engine(detect().limits.may_raise)) if args.purpose == "sandbox" else [args.purpose])
+    )
     if args.list:
         print(" ".join(needed))
     elif needed:

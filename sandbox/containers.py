@@ -258,6 +258,10 @@ class Docker(Containers):
 
     kind = "docker"
 
+    def __init__(self, clone: Clone, may_raise: bool) -> None:
+        super().__init__(clone)
+        self.may_raise = may_raise
+
     def argv(self, *args: str) -> list[str]:
         return ["docker", *args]
 
@@ -267,6 +271,17 @@ class Docker(Containers):
 
     def close(self) -> None:
         shutil.rmtree(self.clone.run, ignore_errors=True)
+
+    def start(self, node: str) -> None:
+        try:
+            super().start(node)
+        except SandboxError as error:
+            if self.may_raise:
+                raise
+            raise SandboxError(
+                f"{error}\n  This machine withholds CAP_SYS_RESOURCE, and Docker starts no privileged container without it. podman does: "
+                "SPARKLANES_SANDBOX_ENGINE=podman script/sandbox up"
+            ) from error
 
     def create_network(self, which: str, subnet: str) -> None:
         bridge = f"com.docker.network.bridge.name={self.clone.bridge(which)}"
@@ -293,4 +308,4 @@ def is_namespace(path: Path) -> bool:
 
 
 def containers(kind: str, clone: Clone, host: Host, workarounds: Workarounds) -> Containers:
-    return Podman(clone, host, workarounds) if kind == "podman" else Docker(clone)
+    return Podman(clone, host, workarounds) if kind == "podman" else Docker(clone, host.limits.may_raise)

@@ -62,8 +62,9 @@ def node_requirements() -> list[str]:
 
 def prepare(clone: Clone) -> str:
     """Install the packages that are missing; which container engine it will be comes back."""
-    debian.check_machine(detect())
-    engine = pick_engine()
+    host = detect()
+    debian.check_machine(host)
+    engine = pick_engine(host.limits.may_raise)
     packages.install(clone, packages.missing(*purposes(engine)))
     return engine
 

@@ -171,11 +171,16 @@ def docker_answers() -> bool:
     return attempt(["docker", "info", "--format", "{{.ServerVersion}}"], timeout=20)[0] == 0
 
 
-def pick_engine() -> str:
-    """podman where it is installed, Docker where its daemon answers, else podman, which we then install."""
+def pick_engine(may_raise: bool) -> str:
+    """podman where it is installed, Docker where its daemon answers, else podman, which we then install.
+
+    Docker gives a privileged container all capabilities, and starts none where CAP_SYS_RESOURCE is withheld; podman gives what there is.
+    """
     asked = os.environ.get("SPARKLANES_SANDBOX_ENGINE", "")
     if asked in ("podman", "docker"):
         return asked
-    if is_there("podman"):
+    if asked:
+        raise SandboxError(f"SPARKLANES_SANDBOX_ENGINE: found {asked!r}, expected podman or docker.")
+    if is_there("podman") or not may_raise:
         return "podman"
     return "docker" if docker_answers() else "podman"

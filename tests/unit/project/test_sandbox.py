@@ -354,6 +354,41 @@ def test_podman_gets_limits_only_where_it_must(tmp_path: Path) -> None:
     assert str(clone.storage) in limited.storage_conf()
 
 
+@pytest.mark.parametrize(
+    ("asked", "podman", "docker", "may_raise", "expected"),
+    [
+        ("", True, True, True, "podman"),
+        ("", False, True, True, "docker"),
+        ("", False, False, True, "podman"),
+        ("", False, True, False, "podman"),
+        ("docker", True, False, False, "docker"),
+        ("podman", False, True, True, "podman"),
+    ],
+)
+def test_the_engine(
+    monkeypatch: pytest.MonkeyPatch, asked: str, podman: bool, docker: bool, may_raise: bool, expected: str
+) -> None:
+    monkeypatch.setenv("SPARKLANES_SANDBOX_ENGINE", asked)
+    monkeypatch.setattr(host, "is_there", lambda what: podman)
+    monkeypatch.setattr(host, "docker_answers", lambda: docker)
+    assert host.pick_engine(may_raise) == expected
+
+
+def test_an_unknown_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKLANES_SANDBOX_ENGINE", "dokcer")
+    with pytest.raises(SandboxError, match="found 'dokcer', expected podman or docker"):
+        host.pick_engine(True)
+
+
+def test_docker_that_may_not_start_a_node_says_what_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "attempt", lambda *a, **more: (1, "", "unable to apply caps: operation not permitted"))
+    for may_raise in (True, False):
+        with pytest.raises(SandboxError) as told:
+            containers.Docker(Clone(tmp_path), may_raise).start("spark-1")
+        assert "unable to apply caps" in str(told.value)
+        assert ("SPARKLANES_SANDBOX_ENGINE=podman" in str(told.value)) is not may_raise
+
+
 # --- the tiny model
 
 

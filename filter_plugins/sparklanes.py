@@ -395,6 +395,7 @@ class FilterModule:
             "lane_restore_lines": lane_restore_lines,
             "prune_table": release_prune.table,
             "sparklanes_gate_b": gates_launch.gate_b,
+            "sparklanes_gpu_free": gates_hosts.gpu_free,
             "sparklanes_gpu_health": gpu_verdicts,
             "sparklanes_health": health,
             "sparklanes_hosts_kept": hosts_kept,

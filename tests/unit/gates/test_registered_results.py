@@ -84,6 +84,9 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     ),
     "hosts kept": lambda bad: gates_hosts.hosts_kept({"s2": bad}, {}, 0.0),
     "before a reboot": lambda bad: gates_hosts.before_reboot({"s1": looked(), "s2": bad}, "sparks", "mine", 0.0),
+    "no work on a GPU": lambda bad: gates_hosts.gpu_free(
+        {"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS
+    ),
     "after a reboot, readiness": lambda bad: gates_hosts.after_reboot("s2", {}, {"readiness": bad}),
     "after a reboot, host": lambda bad: gates_hosts.after_reboot("s2", {}, {"host": bad, "readiness": looked()}),
     "after a reboot, memory": lambda bad: gates_hosts.after_reboot("s2", {}, {"memory": bad, "readiness": looked()}),

@@ -465,6 +465,23 @@ def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     assert of(health_of(readiness=readiness, lane={}), "GPU.DRIVER").status == "skip"
 
 
+@pytest.mark.parametrize(
+    ("gpu", "status"),
+    [
+        ({"present": True, "processes": []}, PASS),
+        ({"present": False, "processes": None, "error": "nvidia-smi is not installed"}, "skip"),
+        ({"present": True, "processes": [{"name": "python3", "pid": 7}]}, FAIL),
+        # A driver that hangs says nothing of what works there.
+        ({"present": True, "processes": None, "error": "nvidia-smi did not answer in 20 s"}, FAIL),
+        ({"present": True, "processes": None}, FAIL),
+        ({}, FAIL),
+    ],
+)
+def test_no_spark_is_rebooted_while_its_gpu_works_or_says_nothing(gpu: dict[str, Any], status: str) -> None:
+    made = gates_hosts.gpu_free({"s1": {"reboot_stopped": {"readiness": {"gpu": gpu}}}}, ["s1"])
+    assert [check["status"] for check in made if check["id"] == "GPU.IDLE"] == [status]
+
+
 def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> None:
     before = {"rails": [{"hca": "rocep1s0f0", "gid_index": 3, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "3"}}
     moved = {"rails": [{"hca": "rocep1s0f0", "gid_index": 5, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "5"}}
@@ -491,7 +508,8 @@ def test_a_part_of_a_deployment_is_not_judged(tmp_path: Path) -> None:
     """The table was shown by rank 0: a limit without it ended well and had looked at nothing."""
     hosts = tmp_path / "hosts.yml"
     hosts.write_text("all: {children: {sparks: {hosts: {a: {ansible_connection: local}, b: {ansible_connection: local}}}}}")
-    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", hosts, ROOT / "playbooks/health.yml", "-l", "b"]
+    sources = ["-i", ROOT / "inventory/shipped", "-i", hosts]
+    command = [Path(sys.executable).with_name("ansible-playbook"), *sources, ROOT / "playbooks/health.yml", "-l", "b"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ, "COLUMNS": "400"})
     assert done.returncode != 0
     assert "take all of them: -l sparks" in done.stdout + done.stderr

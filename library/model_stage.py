@@ -260,6 +260,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
+from ansible.module_utils.sparklanes.common.disk import free_bytes
 from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
@@ -268,7 +269,7 @@ from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.hub import REPO
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
-from ansible.module_utils.sparklanes.weights.room import check_room, free_bytes
+from ansible.module_utils.sparklanes.weights.room import check_room
 from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.standing import Standing, standing
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.files import below
 from ansible.module_utils.sparklanes.weights.hub import COMMIT
 
 SCHEMA = "sparklanes-weights/1"
@@ -170,12 +171,13 @@ class Manifest:
 
 
 def safe_name(name: str) -> str:
-    """A relative path that stays below its folder, or an error."""
-    path = PurePosixPath(name)
-    bad = not path.parts or name != str(path) or path.is_absolute() or ".." in path.parts
-    if bad or any(ord(letter) < 32 for letter in name) or path.parts[0] in CLIENT_FOLDERS:
-        raise StagingError(f"{name!r} is no name for a file of a model")
-    return name
+    """The name of a file of a model: a relative path that stays below its folder and is none of a client's own. StagingError for any other."""
+    try:
+        if below(name).partition("/")[0] not in CLIENT_FOLDERS:
+            return name
+    except ValueError:
+        pass
+    raise StagingError(f"{name!r} is no name for a file of a model")
 
 
 def with_digests(model: Model, manifest: Manifest) -> Manifest:

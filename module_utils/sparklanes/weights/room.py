@@ -4,30 +4,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.disk import device, free_bytes
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
-
-
-def free_bytes(path: str) -> int:
-    """Free space where a path is or will be."""
-    folder = Path(path)
-    while not folder.exists():
-        folder = folder.parent
-    stat = os.statvfs(folder)
-    return int(stat.f_bavail * stat.f_frsize)
-
-
-def device(path: str) -> int:
-    """The file system where a path is or will be."""
-    folder = Path(path)
-    while not folder.exists():
-        folder = folder.parent
-    return folder.stat().st_dev
 
 
 def check_room(
@@ -48,7 +30,11 @@ def check_room(
     wanted += [(str(one["what"]), str(one["path"]), int(one["bytes"])) for one in also if int(one["bytes"]) > 0]
     for number in {disk(path) for _, path, _ in wanted}:
         here = [one for one in wanted if disk(one[1]) == number]
-        total, room = sum(needed for _, _, needed in here), free(here[0][1])
+        total = sum(needed for _, _, needed in here)
+        try:
+            room = free(here[0][1])
+        except OSError as error:
+            raise StagingError(f"{host}: how much room {here[0][1]} has can't be measured ({error.strerror or error})") from error
         if total + reserve > room:
             names = " and ".join(name for name, _, _ in here)
             raise StagingError(

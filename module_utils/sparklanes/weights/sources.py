@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ansible.module_utils.sparklanes.common import sums
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
@@ -28,7 +29,6 @@ from ansible.module_utils.sparklanes.weights.digest import Pace
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import (
     BLOCK,
-    SHA256,
     Content,
     Manifest,
     Model,
@@ -39,7 +39,7 @@ from ansible.module_utils.sparklanes.weights.model import (
 from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_folder
 
 HTTP_TIMEOUT = 60.0
-LISTS = ("manifest.json", "SHA256SUMS")
+LISTS = ("manifest.json", sums.SUMS)
 LIST_LIMIT = 64 << 20
 
 
@@ -100,17 +100,12 @@ class HubSource(Source):
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-def parse_sums(text: str) -> dict[str, str]:
-    """SHA256SUMS: file → hash. Text and binary mark are alike; an escaped name is refused."""
-    found = {}
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        digest, _, name = line.partition(" ")
-        if not SHA256.fullmatch(digest.lower()) or name[:1] not in (" ", "*"):
-            raise StagingError(f"SHA256SUMS holds a line that is none: {line[:80]!r}")
-        found[safe_name(name[1:].removeprefix("./"))] = digest.lower()
-    return found
+def listed(text: bytes) -> dict[str, str]:
+    """File → sha256 of a SHA256SUMS that a person or `release.archive` made."""
+    try:
+        return {safe_name(name): digest for name, digest in sums.read(text.decode(errors="replace")).items()}
+    except ValueError as error:
+        raise StagingError(str(error)) from error
 
 
 class MirrorSource(Source):
@@ -153,8 +148,8 @@ class MirrorSource(Source):
             pin, found = self.pins.get(model.name, ""), hashlib.sha256(text).hexdigest()
             if pin and pin != found:
                 raise StagingError(f"{url} hashes to {found[:16]}…, not {pin[:16]}…. Is it the list that is meant?")
-            if name == "SHA256SUMS":
-                return self._with_sizes(model, parse_sums(text.decode(errors="replace")))
+            if name == sums.SUMS:
+                return self._with_sizes(model, listed(text))
             try:
                 files = Manifest.from_dict(json.loads(text)).files
             except ValueError as error:

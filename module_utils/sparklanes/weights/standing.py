@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.common.disk import free_bytes
 from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.host.mounts import Mount, where
 from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, look
 from ansible.module_utils.sparklanes.weights.model import Manifest, Model, Record
-from ansible.module_utils.sparklanes.weights.room import free_bytes
 from ansible.module_utils.sparklanes.weights.safetensors import SUFFIX, Account, scan
 from ansible.module_utils.sparklanes.weights.scales import choose, judge
 from ansible.module_utils.sparklanes.weights.scales import read as read_scale

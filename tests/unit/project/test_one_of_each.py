@@ -22,8 +22,6 @@ PLACES = re.findall(
 SECOND = {
     r"def (?:\w*_)?(?:free_bytes|refuse_room)\b|\bdisk_usage\(|\bstatvfs\(": {
         "common/disk.py",
-        "weights/room.py",
-        "weights/staging.py",
     },
     r"re\.compile\([^\n]*(?:TOKEN|PASSWORD|PASSWD)": {"common/secrets.py"},
     r"\bRANGES\b.* = \{": {"lane/limits.py", "host/sysctl.py"},

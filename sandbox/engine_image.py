@@ -91,6 +91,11 @@ def pip_environment(clone: Clone) -> dict[str, str]:
     return os.environ | {"PIP_CACHE_DIR": str(clone.cache / "pip"), "TMPDIR": str(clone.tmp)}
 
 
+def cpu_builds(requirements: str) -> list[str]:
+    """Requirements that no usual index has: builds for CPUs, by their local version."""
+    return [line for line in requirements.splitlines() if line.endswith("+cpu")]
+
+
 def engine_site(clone: Clone, program: str) -> Path:
     """The engine's Python packages: pinned, slimmed, with the bytecode that a boot uses."""
     site = clone.cache / f"engine-site-{site_key()}"
@@ -106,13 +111,17 @@ def engine_site(clone: Clone, program: str) -> Path:
     except SandboxError:
         if "torch==" not in tail(log):
             raise
+        # Only what carries +cpu, and first: with one more index for all, pip would take any package from either, and wait for each.
+        wheels = clone.tmp / "engine-wheels"
+        fetch = [program, "download", "--no-deps", "--progress-bar=off", "--retries=1", f"--index-url={PYTORCH_CPU_INDEX}"]
         logged(
-            [*install, f"--extra-index-url={PYTORCH_CPU_INDEX}"],
+            [*fetch, f"--dest={wheels}", *cpu_builds(REQUIREMENTS.read_text(encoding="utf-8"))],
             log,
             env=pip_environment(clone),
             hint="The engine needs PyTorch's CPU build. Neither your pip configuration nor PyTorch's own CPU index gave it: "
             "put the wheel into a folder and set PIP_FIND_LINKS to it.",
         )
+        logged([*install, f"--find-links={wheels}"], log, env=pip_environment(clone))
     slim(part, log)
     part.rename(site)
     return site

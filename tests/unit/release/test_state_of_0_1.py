@@ -20,7 +20,7 @@ from ansible.module_utils.sparklanes.release.store import Store
 from ansible.module_utils.sparklanes.release.transaction import FAILED, SERVING, DeploymentState, refusal
 from conftest import FIXTURES
 
-FROZEN = FIXTURES / "state-0.1"
+FROZEN = FIXTURES / "release/state-0.1"
 NODES = ("spark-1", "spark-2")
 SERVES, WANTED = "47c33df6b66d", "f1f8f82b0c79"
 

@@ -140,7 +140,7 @@ from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, where_lent
 from ansible.module_utils.sparklanes.weights.chain.offer import user_of
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
-from ansible.module_utils.sparklanes.weights.stage import rate_limit
+from ansible.module_utils.sparklanes.weights.pace import rate_limit
 
 OPTIONS: dict[str, Any] = {
     "state": {"type": "str", "choices": ["lent", "kept"], "default": "lent"},

@@ -265,12 +265,13 @@ from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights.folder import ModelStore
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, incoming_of
 from ansible.module_utils.sparklanes.weights.hub import REPO
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
+from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
 from ansible.module_utils.sparklanes.weights.room import check_room
-from ansible.module_utils.sparklanes.weights.stage import JOB, allocated, incoming_of, network_settings, rate_limit, tighter
+from ansible.module_utils.sparklanes.weights.stage import JOB, network_settings
 from ansible.module_utils.sparklanes.weights.standing import Standing, standing
 
 OPTIONS: dict[str, Any] = {

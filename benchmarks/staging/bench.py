@@ -45,7 +45,8 @@ ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 from ansible.module_utils.sparklanes.weights import folder as weights_folder  # noqa: E402
 from ansible.module_utils.sparklanes.weights import model as weights_model  # noqa: E402
 from ansible.module_utils.sparklanes.weights import standing as weights_standing  # noqa: E402
-from ansible.module_utils.sparklanes.weights.digest import Follower, Pace, digest  # noqa: E402
+from ansible.module_utils.sparklanes.weights.digest import TailHasher, digest  # noqa: E402
+from ansible.module_utils.sparklanes.weights.pace import Pace  # noqa: E402
 
 from benchmarks.figures import Figure, emit  # noqa: E402
 from benchmarks.staging import chain, peers  # noqa: E402
@@ -235,7 +236,9 @@ def arriving(root: Path, repeat: int) -> bool:
         os.close(descriptor)
 
     def verified() -> None:
-        with Follower(lambda: target if target.exists() else None, source.stat().st_size, False, lambda count: None) as follower:
+        with TailHasher(
+            lambda: target if target.exists() else None, source.stat().st_size, False, lambda count: None
+        ) as follower:
             copy()
             if follower.result(target) is None:
                 raise SystemExit("the arriving file was not followed")

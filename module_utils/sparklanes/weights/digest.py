@@ -14,11 +14,11 @@ import ctypes
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ansible.module_utils.sparklanes.weights.model import BLOCK, Record, StagingError
+from ansible.module_utils.sparklanes.weights.pace import Pace
 
 # <linux/fs.h>
 SYNC_WAIT_BEFORE, SYNC_WRITE, SYNC_WAIT_AFTER = 1, 2, 4
@@ -27,30 +27,6 @@ BEHIND = 16 * BLOCK
 LOOK_AGAIN = 0.05  # seconds between two looks at a file that has not grown
 
 Tick = Callable[[int], None]
-
-
-class Cancelled(Exception):
-    """Another worker's failure, or the end of the job, ended this one."""
-
-
-class Pace:
-    """A limit in bytes per second that all workers share. Zero: none."""
-
-    def __init__(self, rate: float, cancel: threading.Event) -> None:
-        self.rate = rate
-        self.cancel = cancel
-        self.lock = threading.Lock()
-        self.next = time.monotonic()
-
-    def take(self, count: int) -> None:
-        delay = 0.0
-        if self.rate > 0:
-            with self.lock:
-                now = time.monotonic()
-                self.next = max(self.next, now) + count / self.rate
-                delay = self.next - now
-        if (delay > 0 and self.cancel.wait(delay)) or self.cancel.is_set():
-            raise Cancelled
 
 
 class Sums:
@@ -106,7 +82,7 @@ def push(descriptor: int, at: int, count: int, flags: int) -> None:
         ctypes.CDLL(None).sync_file_range(descriptor, ctypes.c_long(at), ctypes.c_long(count), flags)
 
 
-class Follower:
+class TailHasher:
     """Hashes a file while another program writes it from its beginning to its end.
 
     `find` says where the file grows, or None as long as it isn't there. A program that writes in another order, or
@@ -125,7 +101,7 @@ class Follower:
         self.failed = False
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> TailHasher:
         self.thread.start()
         return self
 

@@ -14,10 +14,11 @@ trusted without reading it again; anything else is read. What disks do silently 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -186,3 +187,18 @@ class ModelStore:
         files = {name: asdict(record) for name, record in sorted(records.items())}
         write_json(self.marker if complete else self.partial, {**data, "files": files}, 0o644)
         (self.partial if complete else self.marker).unlink(missing_ok=True)
+
+
+def incoming_of(path: str) -> Path:
+    """Where a model's files arrive: beside its folder, on the same disk."""
+    real = Path(path).resolve()
+    return real.parent / f".{real.name}.incoming"
+
+
+def allocated(folder: Path) -> Iterator[int]:
+    """Bytes on the disk of each file below a folder."""
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                stat = Path(here, name).stat()
+                yield min(stat.st_size, stat.st_blocks * 512)

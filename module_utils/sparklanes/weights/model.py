@@ -106,6 +106,11 @@ class Content:
     git_sha1: str = ""
     at: str = ""  # where a peer's export has it, when not under its own name
 
+    @property
+    def by_git(self) -> bool:
+        """Whether git's hash is all that says what it must be."""
+        return bool(self.git_sha1) and not self.sha256
+
     def matches(self, sha256: str, git_sha1: str) -> bool:
         """Whether these digests are the ones wanted; without a wanted digest the first seen is right."""
         if self.sha256:

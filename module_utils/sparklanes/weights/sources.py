@@ -25,7 +25,6 @@ from ansible.module_utils.sparklanes.common import sums
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
-from ansible.module_utils.sparklanes.weights.digest import Pace
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import (
     BLOCK,
@@ -36,6 +35,7 @@ from ansible.module_utils.sparklanes.weights.model import (
     safe_name,
     with_digests,
 )
+from ansible.module_utils.sparklanes.weights.pace import Pace
 from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_folder
 
 HTTP_TIMEOUT = 60.0

@@ -8,16 +8,19 @@ import hashlib
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.weights.digest import Cancelled
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, in_place
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order
+from ansible.module_utils.sparklanes.weights.pace import Cancelled
 
 # rsync begins with short messages to and fro. Without this each waits for the acknowledgement of the one before: 0.1 s a start.
 SOCKET_OPTIONS = "TCP_NODELAY"
+ASK_AGAIN = 0.5  # seconds until it is looked for a file to take where nothing called for it: time alone may give one free
 
 
 class Tool:
@@ -82,6 +85,46 @@ class Feed:
         self.left.insert(0, name)
 
 
+Result = TypeVar("Result")
+
+
+def for_each(feed: Feed, work: Callable[[str], Result], workers: int, tool: Tool) -> tuple[list[Result], list[Exception]]:
+    """Do this for each name, several at a time: (results, errors). After a failure what has begun ends and nothing new begins.
+
+    `work` runs in threads of its own. All else, the feed included, stays in the caller's.
+    """
+    results: list[Result] = []
+    errors: list[Exception] = []
+    with ThreadPoolExecutor(workers) as pool:
+        running: set[Future[Result]] = set()
+        try:
+            while True:
+                while len(running) < workers and not errors:
+                    try:
+                        name = feed.take(len(running))
+                    except StagingError as hopeless:
+                        errors.append(hopeless)
+                        break
+                    if name is None:
+                        break
+                    begun = pool.submit(work, name)
+                    begun.add_done_callback(lambda _: feed.changed.set())
+                    running.add(begun)
+                if not running and (errors or not feed.left):
+                    return results, errors
+                feed.changed.wait(ASK_AGAIN)
+                feed.changed.clear()  # before the look, so that nothing that comes after it is missed
+                done = {one for one in running if one.done()}
+                running -= done
+                errors += [error for one in done if isinstance(error := one.exception(), Exception)]
+                results += [one.result() for one in done if one.exception() is None]
+                if not running and not done and tool.cancel.is_set():
+                    raise Cancelled
+        except BaseException:
+            tool.end()
+            raise
+
+
 class Source:
     """Where a model's files come from. This one: nowhere, they are there."""
 
@@ -89,6 +132,16 @@ class Source:
     fetches = False
     # How often a file is asked for before the job fails.
     attempts = 3
+
+    # Under which name its speed is noted for the next plan.
+    rate = "fetch"
+
+    def begin(self, models: Sequence[Model]) -> None:
+        """Once a job, before anything is asked of it."""
+
+    def origin(self, model: Model) -> str:
+        """Where the files came from, for people."""
+        return self.name
 
     def manifest(self, model: Model, store: ModelStore) -> Manifest:
         return in_place(model, Path(model.path), store.manifest())

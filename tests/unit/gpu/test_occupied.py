@@ -28,7 +28,7 @@ from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import measure, occupied
 from ansible.module_utils.sparklanes.host import units
 from ansible.module_utils.sparklanes.rank import after_boot
-from ansible.module_utils.sparklanes.weights.stage import rate_limit
+from ansible.module_utils.sparklanes.weights.pace import rate_limit
 
 BOX = {
     "Id": "ab" * 32,

@@ -18,7 +18,8 @@ from pathlib import Path
 import platforms
 import pytest
 from ansible.module_utils.sparklanes.host.mounts import where
-from ansible.module_utils.sparklanes.weights.digest import BEHIND, Follower, Pace, digest, drop_cache
+from ansible.module_utils.sparklanes.weights.digest import BEHIND, TailHasher, digest, drop_cache
+from ansible.module_utils.sparklanes.weights.pace import Pace
 from conftest import ROOT
 
 MIB = 1 << 20
@@ -73,7 +74,7 @@ def write_slowly(path: Path, data: bytes, pieces: int) -> None:
 def test_a_growing_file_is_hashed_on_its_way(tmp_path: Path, size: int) -> None:
     data = random.Random(size).randbytes(size)
     path, ticks = tmp_path / "file", []
-    with Follower(lambda: path if path.exists() else None, size, True, ticks.append) as follower:
+    with TailHasher(lambda: path if path.exists() else None, size, True, ticks.append) as follower:
         write_slowly(path, data, 7)
         found = follower.result(path)
     assert found is not None
@@ -86,7 +87,7 @@ def test_a_growing_file_is_hashed_on_its_way(tmp_path: Path, size: int) -> None:
 
 def test_a_file_that_is_renamed_at_its_end_is_followed(tmp_path: Path) -> None:
     aside, path = tmp_path / "x.incomplete", tmp_path / "file"
-    with Follower(lambda: aside if aside.exists() else None, 5000, False, lambda count: None) as follower:
+    with TailHasher(lambda: aside if aside.exists() else None, 5000, False, lambda count: None) as follower:
         write_slowly(aside, b"a" * 5000, 5)
         time.sleep(0.2)
         aside.rename(path)
@@ -97,7 +98,7 @@ def test_a_file_that_is_renamed_at_its_end_is_followed(tmp_path: Path) -> None:
 
 def test_another_file_than_the_followed_one_has_no_digest(tmp_path: Path) -> None:
     aside, path = tmp_path / "x.incomplete", tmp_path / "file"
-    with Follower(lambda: aside if aside.exists() else None, 5, False, lambda count: None) as follower:
+    with TailHasher(lambda: aside if aside.exists() else None, 5, False, lambda count: None) as follower:
         aside.write_bytes(b"12345")
         path.write_bytes(b"12345")
         time.sleep(0.2)
@@ -107,7 +108,7 @@ def test_another_file_than_the_followed_one_has_no_digest(tmp_path: Path) -> Non
 @pytest.mark.parametrize("what", ["cut", "longer", "never there"])
 def test_what_cannot_be_followed_never_has_a_wrong_digest(tmp_path: Path, what: str) -> None:
     path, size = tmp_path / "file", 3 * MIB
-    with Follower(lambda: path if path.exists() else None, size, False, lambda count: None) as follower:
+    with TailHasher(lambda: path if path.exists() else None, size, False, lambda count: None) as follower:
         if what != "never there":
             with path.open("wb") as stream:
                 stream.write(b"x" * (2 * MIB))
@@ -128,7 +129,7 @@ def test_reading_and_receiving_leave_no_cache(disk: Path) -> None:
     """The issue's limit is 256 MiB for all files; each leaves next to nothing."""
     path, size = disk / "file", 2 * BEHIND + 40 * MIB
     block = random.Random(1).randbytes(MIB)
-    with Follower(lambda: path if path.exists() else None, size, False, lambda count: None) as follower:
+    with TailHasher(lambda: path if path.exists() else None, size, False, lambda count: None) as follower:
         with path.open("wb") as stream:
             for _ in range(size // MIB):
                 stream.write(block)

@@ -22,6 +22,7 @@ import model_stage
 import pytest
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
+from ansible.module_utils.sparklanes.weights import pace as weights_pace
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
 from checkpoints import flip, hub_cache
@@ -377,8 +378,8 @@ def test_pace_shares_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         def is_set(self) -> bool:
             return False
 
-    monkeypatch.setattr(weights_stage.time, "monotonic", lambda: 100.0)
-    pace = weights_stage.Pace(1000, Cancel())
+    monkeypatch.setattr(weights_pace.time, "monotonic", lambda: 100.0)
+    pace = weights_pace.Pace(1000, Cancel())
     for _ in range(3):
         pace.take(500)
     assert waited == [0.5, 1.0, 1.5]
@@ -387,5 +388,5 @@ def test_pace_shares_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cancelled_read_ends() -> None:
     cancel = threading.Event()
     cancel.set()
-    with pytest.raises(weights_stage.Cancelled):
-        weights_stage.Pace(0, cancel).take(1)
+    with pytest.raises(weights_pace.Cancelled):
+        weights_pace.Pace(0, cancel).take(1)

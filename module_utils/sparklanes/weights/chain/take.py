@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Peer
 from ansible.module_utils.sparklanes.weights.chain.offer import Offer, unseal
-from ansible.module_utils.sparklanes.weights.digest import Cancelled
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order, with_digests
+from ansible.module_utils.sparklanes.weights.pace import Cancelled
 from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, Feed, Source, Tool, own_folder
 
 # What rsync says of the disk that it writes to, which no other Spark could help with.
@@ -34,6 +35,7 @@ class ChainSource(Source):
 
     fetches = True
     attempts = 1  # a file that did not come is given back, and perhaps taken from another one
+    rate = "chain"
 
     def __init__(self, args: Mapping[str, Any], secret: str, run: Tool, report: Reporter, rate: float, workers: int) -> None:
         self.args = args
@@ -63,8 +65,8 @@ class ChainSource(Source):
 
     # Listening to the others.
 
-    def listen(self, models: Sequence[Model]) -> None:
-        """From now on the offers of all peers are looked at. Once a job."""
+    def begin(self, models: Sequence[Model]) -> None:
+        """From now on the offers of all peers are looked at."""
         now, patience = time.monotonic(), float(self.args["patience"])
         names = [model.name for model in models]
         for name in names:
@@ -189,13 +191,9 @@ class ChainSource(Source):
         with self.lock:
             self.choices[model.name].arrived(time.monotonic())
 
-    def takers(self, model: Model) -> dict[str, int]:
-        """How many files came from whom, for the result."""
-        counts: dict[str, int] = {}
-        for (name, _), giver in self.givers.items():
-            if name == model.name:
-                counts[giver] = counts.get(giver, 0) + 1
-        return counts
+    def origin(self, model: Model) -> str:
+        counts = Counter(giver for (name, _), giver in self.givers.items() if name == model.name)
+        return " and ".join(f"{giver} ({count})" for giver, count in sorted(counts.items()))
 
     def end(self) -> None:
         self.ended.set()

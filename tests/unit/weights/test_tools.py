@@ -1,0 +1,88 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Files are worked on several at a time, in their order, and not any more once one has failed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from ansible.module_utils.sparklanes.weights.model import StagingError
+from ansible.module_utils.sparklanes.weights.pace import Cancelled
+from ansible.module_utils.sparklanes.weights.tools import Feed, Tool, for_each
+
+NAMES = [f"{number:02}" for number in range(20)]
+
+
+@pytest.fixture
+def tool() -> Tool:
+    return Tool(threading.Event())
+
+
+def test_each_name_has_its_result_and_no_more_workers_than_asked_for(tool: Tool) -> None:
+    busy, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(4, timeout=30)
+
+    def work(name: str) -> str:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        together.wait()
+        with lock:
+            busy -= 1
+        return name
+
+    results, errors = for_each(Feed(NAMES), work, 4, tool)
+    assert (sorted(results), errors) == (NAMES, [])
+    assert most == 4
+
+
+def test_after_a_failure_nothing_new_begins_and_what_was_found_is_told(tool: Tool) -> None:
+    seen = []
+
+    def work(name: str) -> str:
+        seen.append(name)
+        if name == "03":
+            raise StagingError("bad")
+        return name
+
+    results, errors = for_each(Feed(NAMES), work, 1, tool)
+    assert seen == [*results, "03"] == NAMES[:4]
+    assert [str(error) for error in errors] == ["bad"]
+
+
+def test_what_is_given_back_is_taken_again(tool: Tool) -> None:
+    feed, tried = Feed(NAMES), set()
+
+    def work(name: str) -> None:
+        if name not in tried:
+            tried.add(name)
+            feed.give_back(name)
+
+    results, errors = for_each(feed, work, 4, tool)
+    assert (len(results), errors, feed.left) == (40, [], [])
+
+
+class Hopeless(Feed):
+    def take(self, busy: int) -> str | None:
+        if len(self.left) == 17:
+            raise StagingError("nobody has it")
+        return super().take(busy)
+
+
+def test_a_feed_that_gives_up_ends_the_work(tool: Tool) -> None:
+    results, errors = for_each(Hopeless(NAMES), str, 2, tool)
+    assert sorted(results) == NAMES[:3]
+    assert [str(error) for error in errors] == ["nobody has it"]
+
+
+class Silent(Feed):
+    def take(self, busy: int) -> str | None:
+        return None
+
+
+def test_a_feed_that_has_nothing_is_left_when_the_job_ends(tool: Tool) -> None:
+    threading.Timer(0.1, tool.end).start()
+    with pytest.raises(Cancelled):
+        for_each(Silent(NAMES), str, 2, tool)

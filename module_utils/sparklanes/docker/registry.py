@@ -16,15 +16,16 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.docker.archive import guarding_memory
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.state import JobError, tail
+from ansible.module_utils.sparklanes.jobs.serving import serve_until_idle, wait_until
+from ansible.module_utils.sparklanes.jobs.state import JobError
 
 JOB = "image-registry"
 CERTIFICATES = Path("/etc/docker/certs.d")
@@ -119,30 +120,12 @@ def serve(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> d
             raise JobError(f"{args['program']} does not run: {error.strerror}") from error
     try:
         with guarding_memory():
-            return _watch(args, daemon, report, log)
+            address, port = args["address"], args["port"]
+            here = partial(answers, address, port, folder)
+            wait_until(here, daemon, START_SECONDS, f"docker-registry does not serve {address} port {port}", log, report)
+            report.phase("lend the image")
+            return serve_until_idle([daemon], "docker-registry", log, float(args["idle_seconds"]), report)
     finally:
         daemon.terminate()
         daemon.wait()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _watch(args: Mapping[str, Any], daemon: subprocess.Popen[bytes], report: Reporter, log: Path) -> dict[str, Any]:
-    limit = time.monotonic() + START_SECONDS
-    while not answers(args["address"], args["port"], log.parent):
-        if daemon.poll() is not None or time.monotonic() > limit:
-            raise JobError(
-                f"docker-registry does not serve {args['address']} port {args['port']}: {tail(log) or 'is the port taken?'}"
-            )
-        report.alive()
-        time.sleep(0.2)
-    report.phase("lend the image")
-    size, busy = -1, time.monotonic()
-    while daemon.poll() is None:
-        time.sleep(1.0)
-        report.alive()
-        now = log.stat().st_size  # Each request is a line of its log.
-        if now != size:
-            size, busy = now, time.monotonic()
-        elif time.monotonic() - busy > float(args["idle_seconds"]):
-            return {"changed": False, "actions": [f"ended after {args['idle_seconds']} s without a request"]}
-    raise JobError(f"docker-registry ended with status {daemon.returncode}: {tail(log)}")

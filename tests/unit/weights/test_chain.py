@@ -43,15 +43,15 @@ def giver(made: Choice, file: str, now: float) -> str | None:
 def test_the_nearest_that_may_still_have_news_is_looked_at_most_often() -> None:
     made = choice("near", "far")
     assert [made.awaited_first(name, 1) for name in ("near", "far")] == [True, False], "either may be starting"
-    made.told("near", offer(3), 2)
-    made.told("far", offer(5), 2)
+    made.offered("near", offer(3), 2)
+    made.offered("far", offer(5), 2)
     assert made.awaited_first("near", 10)
-    made.told("far", offer(9), 18)
+    made.offered("far", offer(9), 18)
     assert made.awaited_first("far", 18), "the near one has been silent for 16 s"
-    made.told("near", offer(3), 19)
+    made.offered("near", offer(3), 19)
     assert made.awaited_first("near", 19), "it is back"
-    made.told("near", offer(20, running=False), 60)
-    made.told("far", offer(20, running=False), 60)
+    made.offered("near", offer(20, running=False), 60)
+    made.offered("far", offer(20, running=False), 60)
     assert not any(made.awaited_first(name, 60) for name in ("near", "far")), "both have all they will have"
 
 
@@ -86,34 +86,34 @@ def test_an_offer_with_a_name_that_leads_out_is_refused() -> None:
 
 def test_the_nearest_that_has_it_gives_it_and_is_waited_for() -> None:
     made = choice("near", "far")
-    made.told("far", offer(10), 1)
+    made.offered("far", offer(10), 1)
     assert giver(made, "05", 1) is None, "the nearest may be starting"
-    made.told("near", offer(3), 1)
+    made.offered("near", offer(3), 1)
     assert giver(made, "02", 1) == "near"
     assert giver(made, "05", 1) is None, "the nearest gets it soon"
 
 
 def test_a_dead_one_is_passed_over_and_comes_back() -> None:
     made = choice("near", "far")
-    made.told("near", offer(3), 1)
-    made.told("far", offer(10), 20)
+    made.offered("near", offer(3), 1)
+    made.offered("far", offer(10), 20)
     made.silent("near", "connection refused")
     assert giver(made, "02", 20) == "far"
-    made.told("near", offer(3), 21)
+    made.offered("near", offer(3), 21)
     assert giver(made, "02", 21) == "near"
 
 
 def test_one_that_never_answered_is_not_waited_for_long() -> None:
     made = choice("near", "far")
-    made.told("far", offer(10), chain_choice.SILENCE + 1)
+    made.offered("far", offer(10), chain_choice.SILENCE + 1)
     assert giver(made, "05", chain_choice.SILENCE + 1) == "far"
 
 
 def test_one_whose_work_ended_gives_what_it_has_and_is_not_waited_for() -> None:
     made = choice("near", "far")
     for now in (1.0, 40.0):
-        made.told("near", offer(3, running=False, failed=True, error="disk full"), now)
-        made.told("far", offer(10), now)
+        made.offered("near", offer(3, running=False, failed=True, error="disk full"), now)
+        made.offered("far", offer(10), now)
     assert giver(made, "02", 40) == "near"
     assert giver(made, "05", 40) == "far"
     assert giver(made, "05", 40 - 15) is None, "what it says may be of an earlier work, at first"
@@ -121,29 +121,29 @@ def test_one_whose_work_ended_gives_what_it_has_and_is_not_waited_for() -> None:
 
 def test_a_broken_transfer_sends_the_next_files_elsewhere_for_a_while() -> None:
     made = choice("near", "far")
-    made.told("near", offer(10), 1)
-    made.told("far", offer(10), 1)
-    made.broke("near", "timeout", 1)
+    made.offered("near", offer(10), 1)
+    made.offered("far", offer(10), 1)
+    made.transfer_failed("near", "timeout", 1)
     assert giver(made, "05", 2) == "far"
-    made.told("near", offer(10), 2 + chain_choice.PENALTY)
-    made.told("far", offer(10), 2 + chain_choice.PENALTY)
+    made.offered("near", offer(10), 2 + chain_choice.PENALTY)
+    made.offered("far", offer(10), 2 + chain_choice.PENALTY)
     assert giver(made, "05", 2 + chain_choice.PENALTY) == "near"
     alone = choice("near")
-    alone.told("near", offer(10), 1)
-    alone.broke("near", "timeout", 1)
+    alone.offered("near", offer(10), 1)
+    alone.transfer_failed("near", "timeout", 1)
     assert giver(alone, "05", 2) == "near", "nobody else has it"
 
 
 def test_bad_content_twice_is_enough() -> None:
     made = choice("near", "far")
-    made.told("near", offer(10), 1)
-    made.told("far", offer(10), 1)
-    made.lied("near", "05", "sent 05 with 1 byte")
+    made.offered("near", offer(10), 1)
+    made.offered("far", offer(10), 1)
+    made.bad_content("near", "05", "sent 05 with 1 byte")
     assert giver(made, "05", 1) == "near"
-    made.lied("near", "05", "sent 05 with 1 byte")
+    made.bad_content("near", "05", "sent 05 with 1 byte")
     assert (giver(made, "05", 1), giver(made, "04", 1)) == ("far", "near")
-    made.lied("far", "05", "too")
-    made.lied("far", "05", "too")
+    made.bad_content("far", "05", "too")
+    made.bad_content("far", "05", "too")
     assert giver(made, "05", 1) is None
     assert "near: has 0 of the 1 files that are lacking here, and gave bad content: sent 05" in made.hopeless(["05"], 1)
 
@@ -151,9 +151,9 @@ def test_bad_content_twice_is_enough() -> None:
 def test_one_that_falls_behind_is_passed_over_after_patience() -> None:
     made = choice("near", "far", workers=4)
     for now in range(60):
-        made.told("near", offer(2), now)
-        made.told("far", offer(12), now)
-        late = made.starve(FILES[2:], busy=1, now=now)
+        made.offered("near", offer(2), now)
+        made.offered("far", offer(12), now)
+        late = made.pass_over_stalled(FILES[2:], busy=1, now=now)
         if now < 30:
             assert late is None
             assert giver(made, "05", now) is None
@@ -167,26 +167,26 @@ def test_a_flowing_chain_passes_nobody_over() -> None:
     """The nearest lacks what is under way to it, and no more: however long that goes on."""
     made = choice("near", "far", workers=4)
     for now in range(300):
-        made.told("near", offer(8), now)
-        made.told("far", offer(12), now)
-        assert made.starve(FILES[8:], busy=1, now=now) is None
+        made.offered("near", offer(8), now)
+        made.offered("far", offer(12), now)
+        assert made.pass_over_stalled(FILES[8:], busy=1, now=now) is None
 
 
 def test_a_slow_source_makes_nobody_late() -> None:
     made = choice("near", "far", workers=4)
     for now in range(0, 300, 10):
         have = now // 30
-        made.told("far", offer(have), now)
-        made.told("near", offer(max(0, have - 1) if now % 30 == 0 else have), now)
-        assert made.starve(FILES[have:], busy=0, now=now) is None
+        made.offered("far", offer(have), now)
+        made.offered("near", offer(max(0, have - 1) if now % 30 == 0 else have), now)
+        assert made.pass_over_stalled(FILES[have:], busy=0, now=now) is None
 
 
 def test_hopeless_says_of_each_why() -> None:
     made = choice("near", "mid", "far")
     for now in (1.0, 31.0):
-        made.told("near", offer(0, running=False), now)
-        made.told("mid", Offer("model"), now)
-        made.told("far", offer(3, running=False, failed=True, error="HTTP 503"), now)
+        made.offered("near", offer(0, running=False), now)
+        made.offered("mid", Offer("model"), now)
+        made.offered("far", offer(3, running=False, failed=True, error="HTTP 503"), now)
     assert made.hopeless(FILES[2:], 31) == "", "one has a file"
     why = made.hopeless(FILES[3:], 31)
     assert why == (
@@ -198,7 +198,7 @@ def test_hopeless_says_of_each_why() -> None:
 
 def test_silence_is_waited_out_then_told() -> None:
     made = choice("near")
-    made.told("near", offer(0), 1)
+    made.offered("near", offer(0), 1)
     made.silent("near", "no route")
     assert made.hopeless(FILES, 60) == ""
     assert made.hopeless(FILES, 92) == "near: silent for 91 s (no route)"
@@ -214,17 +214,17 @@ def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
         now += dice.random() * 20
         name, event = dice.choice(names), dice.randrange(5)
         if event < 2:
-            made.told(name, offer(dice.randrange(20), dice.random() < 0.5), now)
+            made.offered(name, offer(dice.randrange(20), dice.random() < 0.5), now)
         elif event == 2:
             made.silent(name, "?")
         elif event == 3:
-            made.broke(name, "?", now)
+            made.transfer_failed(name, "?", now)
         else:
-            made.starve(FILES, dice.randrange(2), now)
+            made.pass_over_stalled(FILES, dice.randrange(2), now)
     for _ in range(200):
         now += 1
-        made.told("c", offer(20, running=False), now)
-        made.starve(FILES, 0, now)
+        made.offered("c", offer(20, running=False), now)
+        made.pass_over_stalled(FILES, 0, now)
     assert {giver(made, file, now) for file in FILES} <= {"c"}
     assert made.hopeless(FILES, now) == ""
 
@@ -245,20 +245,20 @@ def test_work_is_told_of_this_staging_only(tmp_path: Path) -> None:
 def test_what_staging_notes_is_seen_at_a_glance(tmp_path: Path) -> None:
     model = Model("model", str(tmp_path / "m"))
     store = ModelStore(tmp_path / "staged", model.path)
-    shop = chain_offer.Shop([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
-    seen = [shop.signs()]
-    assert shop.signs() == seen[0]
+    offers = chain_offer.Offers([model], tmp_path / "staged", tmp_path / "job", tmp_path, False, 0.0, "boot")
+    seen = [offers.stamps()]
+    assert offers.stamps() == seen[0]
     store.save_manifest(MANIFEST)
-    seen.append(shop.signs())
+    seen.append(offers.stamps())
     for count in (1, 2):
         store.save(MANIFEST, {name: Record(1, 1, "a" * 64) for name in FILES[:count]}, complete=False)
-        seen.append(shop.signs())
+        seen.append(offers.stamps())
     store.save(MANIFEST, {}, complete=True)
-    seen.append(shop.signs())
+    seen.append(offers.stamps())
     chain_lend.add_secret(tmp_path, "twice")
-    seen.append(shop.signs())
+    seen.append(offers.stamps())
     write_json(tmp_path / "job" / "state.json", {"done": 1})
-    seen.append(shop.signs())
+    seen.append(offers.stamps())
     assert all(one != other for one, other in itertools.pairwise(seen))
 
 

@@ -8,7 +8,7 @@ one lives and keeps up. A dead one, a silent one and one that has fallen behind 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ansible.module_utils.sparklanes.weights.chain.offer import Offer
@@ -20,7 +20,7 @@ PENALTY = 30.0
 # Bad content of one file from one Spark: asked twice, then not again.
 BAD_LIMIT = 2
 # Letters of another Spark's error that are repeated here.
-TOLD = 200
+ERROR_LETTERS = 200
 
 
 @dataclass
@@ -30,14 +30,23 @@ class Peer:
     name: str
     offer: Offer | None = None
     heard: float | None = None  # when it last answered
-    news: float | None = None  # when its offer last was another one than before
+    last_change: float | None = None  # when its offer last was another one than before
     trouble: str = ""  # why it did not answer, or broke a transfer
-    alone_until: float = 0.0
+    avoid_until: float = 0.0  # after a transfer that failed
     behind: bool = False  # it had nothing for us for long while others had
-    bad: dict[str, int] = field(default_factory=dict)
+    bad: dict[str, int] = field(default_factory=dict)  # file → how often its content was bad
+
+    def live(self, now: float) -> bool:
+        return self.heard is not None and now - self.heard <= SILENCE
+
+    def avoided(self, now: float) -> bool:
+        return now < self.avoid_until
+
+    def trusted_with(self, file: str) -> bool:
+        return self.bad.get(file, 0) < BAD_LIMIT
 
     def has(self, file: str) -> bool:
-        return self.offer is not None and file in self.offer.verified and self.bad.get(file, 0) < BAD_LIMIT
+        return self.offer is not None and file in self.offer.verified and self.trusted_with(file)
 
 
 @dataclass
@@ -48,46 +57,43 @@ class Choice:
     began: float
     patience: float
     workers: int
-    hungry_since: float | None = None
-    fed: float = 0.0  # when a file last arrived
+    stalled_since: float | None = None
+    last_arrival: float = 0.0  # when a file last arrived
 
     def __post_init__(self) -> None:
-        self.fed = self.began
+        self.last_arrival = self.began
 
     def peer(self, name: str) -> Peer:
         return next(peer for peer in self.peers if peer.name == name)
 
     # What was heard.
 
-    def told(self, name: str, offer: Offer, now: float) -> None:
+    def offered(self, name: str, offer: Offer, now: float) -> None:
         peer = self.peer(name)
         if offer != peer.offer:
-            peer.news = now
+            peer.last_change = now
         peer.offer, peer.heard = offer, now
-        if now >= peer.alone_until:
+        if not peer.avoided(now):
             peer.trouble = ""
 
     def silent(self, name: str, why: str) -> None:
         self.peer(name).trouble = why
 
     def arrived(self, now: float) -> None:
-        self.fed, self.hungry_since = now, None
+        self.last_arrival, self.stalled_since = now, None
 
-    def broke(self, name: str, why: str, now: float) -> None:
+    def transfer_failed(self, name: str, why: str, now: float) -> None:
         """A transfer from there failed."""
         peer = self.peer(name)
-        peer.trouble, peer.alone_until = why, now + PENALTY
+        peer.trouble, peer.avoid_until = why, now + PENALTY
 
-    def lied(self, name: str, file: str, why: str) -> None:
+    def bad_content(self, name: str, file: str, why: str) -> None:
         """A file from there was not what it must be."""
         peer = self.peer(name)
         peer.trouble = why
         peer.bad[file] = peer.bad.get(file, 0) + 1
 
     # What follows from it.
-
-    def live(self, peer: Peer, now: float) -> bool:
-        return peer.heard is not None and now - peer.heard <= SILENCE
 
     def awaited(self, peer: Peer, now: float) -> bool:
         """Whether it is worth waiting for what this one does not have yet."""
@@ -96,7 +102,7 @@ class Choice:
         # What it says of its work may be of an earlier one, until it begins.
         starting = now - self.began <= self.patience
         working = peer.offer is not None and (peer.offer.work.running or starting)
-        return self.live(peer, now) and working and not peer.behind and now >= peer.alone_until
+        return peer.live(now) and working and not peer.behind and not peer.avoided(now)
 
     def awaited_first(self, name: str, now: float) -> bool:
         """Whether this is the one that is waited for."""
@@ -105,69 +111,68 @@ class Choice:
     def giver(self, file: str, now: float) -> Peer | None:
         """Who gives this file now; None: nobody yet."""
         for peer in self.peers:
-            if peer.has(file) and self.live(peer, now) and now >= peer.alone_until:
+            if peer.has(file) and peer.live(now) and not peer.avoided(now):
                 return peer
-            if self.awaited(peer, now) and peer.bad.get(file, 0) < BAD_LIMIT:
+            if self.awaited(peer, now) and peer.trusted_with(file):
                 return None
-        return next((peer for peer in self.peers if peer.has(file) and self.live(peer, now)), None)
+        return next((peer for peer in self.peers if peer.has(file) and peer.live(now)), None)
 
-    def starve(self, lacking: Sequence[str], busy: int, now: float) -> Peer | None:
+    def pass_over_stalled(self, lacking: Sequence[str], busy: int, now: float) -> Peer | None:
         """Called while a worker has nothing to do: who has just been found to hold the others up, if anybody.
 
         In a chain that flows, a Spark lacks about as many files as are under way to it. One that lacks more than
         that for long, or any while nothing arrives behind it, is passed over from then on.
         """
-        slow = next((near for near in self._before(now) if self._holds_up(near, lacking, busy, now)), None)
+        awaited = (peer for peer in self.peers if self.awaited(peer, now))
+        slow = next((peer for peer in awaited if self._holds_up(peer, lacking, busy, now)), None)
         if slow is None:
-            self.hungry_since = None
-        elif self.hungry_since is None:
-            self.hungry_since = now
-        elif now - self.hungry_since >= self.patience:
-            slow.behind, self.hungry_since = True, None
+            self.stalled_since = None
+        elif self.stalled_since is None:
+            self.stalled_since = now
+        elif now - self.stalled_since >= self.patience:
+            slow.behind, self.stalled_since = True, None
             return slow
         return None
 
-    def _before(self, now: float) -> Iterable[Peer]:
-        return (peer for peer in self.peers if self.awaited(peer, now))
-
     def _holds_up(self, near: Peer, lacking: Sequence[str], busy: int, now: float) -> bool:
+        """Whether one behind it has more files for us than can be under way, or any while nothing comes."""
         for far in self.peers[self.peers.index(near) + 1 :]:
-            lead = sum(1 for file in lacking if far.has(file) and not near.has(file)) if self.live(far, now) else 0
+            lead = sum(1 for file in lacking if far.has(file) and not near.has(file)) if far.live(now) else 0
             if lead > self.workers or (lead and busy == 0):
                 return True
         return False
 
     def hopeless(self, lacking: Sequence[str], now: float) -> str:
         """Why waiting is of no use any more, or nothing. Called while nothing is under way."""
-        if any(peer.has(file) and self.live(peer, now) for peer in self.peers for file in lacking):
+        if any(peer.has(file) and peer.live(now) for peer in self.peers for file in lacking):
             return ""  # whoever is waited for in its place gives way in the end
-        news = max([peer.news or self.began for peer in self.peers] + [self.fed])
+        change = max([peer.last_change or self.began for peer in self.peers] + [self.last_arrival])
         ended = all(self._spent(peer, lacking, now) for peer in self.peers)
-        if not ended and now - news <= 3 * self.patience:
+        if not ended and now - change <= 3 * self.patience:
             return ""
-        return "; ".join(self._tell(peer, lacking, now) for peer in self.peers) or "there is nobody to take it from"
+        return "; ".join(self._describe(peer, lacking, now) for peer in self.peers) or "there is nobody to take it from"
 
     def _spent(self, peer: Peer, lacking: Sequence[str], now: float) -> bool:
         """Whether nothing more will come of this one."""
-        if lacking and all(peer.bad.get(file, 0) >= BAD_LIMIT for file in lacking):
+        if lacking and not any(peer.trusted_with(file) for file in lacking):
             return True
-        return self.live(peer, now) and not self.awaited(peer, now) and not peer.behind and now >= peer.alone_until
+        return peer.live(now) and not self.awaited(peer, now) and not peer.behind and not peer.avoided(now)
 
-    def _tell(self, peer: Peer, lacking: Sequence[str], now: float) -> str:
-        if not self.live(peer, now):
+    def _describe(self, peer: Peer, lacking: Sequence[str], now: float) -> str:
+        if not peer.live(now):
             silent = f"silent for {now - (peer.heard or self.began):.0f} s"
             return f"{peer.name}: {silent}" + (f" ({peer.trouble})" if peer.trouble else "")
         offer = peer.offer
         if offer is None or offer.manifest is None:
-            told = "has nothing of it"
+            text = "has nothing of it"
         elif not lacking:
-            told = f"has {offer.manifest.repo}@{offer.manifest.revision[:12]}"
+            text = f"has {offer.manifest.repo}@{offer.manifest.revision[:12]}"
         else:
-            told = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
+            text = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
         if peer.bad:
-            told += f", and gave bad content: {peer.trouble}"
+            text += f", and gave bad content: {peer.trouble}"
         if offer is not None and offer.work.failed:
             # It may tell of others in its turn; what is said there is in its own result.
-            cut = f"{offer.work.error[:TOLD]}…" if len(offer.work.error) > TOLD else offer.work.error
-            told += f"; its own staging failed: {cut}"
-        return f"{peer.name}: {told}"
+            cut = f"{offer.work.error[:ERROR_LETTERS]}…" if len(offer.work.error) > ERROR_LETTERS else offer.work.error
+            text += f"; its own staging failed: {cut}"
+        return f"{peer.name}: {text}"

@@ -20,13 +20,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.state import JobError, tail
-from ansible.module_utils.sparklanes.weights.chain.offer import Shop, user_of
+from ansible.module_utils.sparklanes.jobs.serving import Daemon, serve_until_idle, wait_until
+from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.weights.chain.offer import Offers, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, dies_with_us
@@ -37,6 +39,9 @@ RUNTIME = "sparklanes-lend"
 # Seconds. What tells of news is glanced at often: the next Spark waits for it. The files themselves are looked at less often.
 GLANCE_EVERY, LOOK_EVERY = 0.05, 0.25
 CLEAN_EVERY = 1.0
+START_SECONDS = 10.0
+
+Watch = Callable[[], bool | None]
 
 
 def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[str], run: Path, log: Path, chroot: bool) -> str:
@@ -116,19 +121,19 @@ def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter,
     log = folder / "rsync.log"
     models = [Model.from_dict(model) for model in args["models"]]
     add_secret(run, secrets["secret"])
-    shop = Shop(models, Path(args["staged_dir"]), folder.parent / STAGE, run, bool(args["shared"]), report.state.began)
+    offers = Offers(models, Path(args["staged_dir"]), folder.parent / STAGE, run, bool(args["shared"]), report.state.began)
     places = [(str(address), int(args["port"])) for address in args["addresses"]]
 
     def configure() -> None:
-        exports = {**{name: str(root) for name, root in shop.roots.items()}, "offers": str(run / "offers")}
+        exports = {**{name: str(root) for name, root in offers.roots.items()}, "offers": str(run / "offers")}
         for number, (address, port) in enumerate(places):
             text = config(exports, address, port, args["allow"], run, log, os.geteuid() == 0)
             write_atomically(run / f"rsyncd-{number}.conf", text.replace(f"{run}/pid", f"{run}/pid-{number}"))
 
-    shop.refresh()
+    offers.refresh()
     configure()
     command = ["rsync", "--daemon", "--no-detach"] + ([f"--bwlimit={args['rate_kib']}"] if args["rate_kib"] else [])
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + START_SECONDS
     while taken := [place for place in places if answers(*place)]:
         if time.monotonic() > limit:  # not the daemon of a killed job, which ends a moment after it
             raise JobError(f"{taken[0][0]} port {taken[0][1]} is served by another rsync daemon; set model_weights_port")
@@ -138,57 +143,44 @@ def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter,
         for number in range(len(places)):
             line = dies_with_us([*command, f"--config={run / f'rsyncd-{number}.conf'}"])
             daemons.append(subprocess.Popen(line, stdin=subprocess.DEVNULL))
-        limit = time.monotonic() + 10
         for (address, port), daemon in zip(places, daemons, strict=True):
-            while not answers(address, port):
-                if daemon.poll() is not None or time.monotonic() > limit:
-                    raise JobError(f"rsync does not serve {address} port {port}: {tail(log) or 'is the port taken?'}")
-                time.sleep(0.1)
+            here = partial(answers, address, port)
+            wait_until(here, daemon, START_SECONDS, f"rsync does not serve {address} port {port}", log, report)
         write_json(folder / "lent.json", {"run": str(run), "address": places[0][0], "port": places[0][1]})
         report.phase("lend")
-        return _watch(float(args["idle_seconds"]), daemons, report, shop, configure, log)
+        look = keep_offering(offers, configure, daemons, report)
+        return serve_until_idle(daemons, "rsync", log, float(args["idle_seconds"]), report, look, GLANCE_EVERY)
     finally:
         for daemon in daemons:
             daemon.terminate()
         for daemon in daemons:
             daemon.wait()
-        for root in shop.roots.values():
+        for root in offers.roots.values():
             drop_cache(root)
 
 
-def _watch(
-    idle: float,
-    daemons: Sequence[subprocess.Popen[bytes]],
-    report: Reporter,
-    shop: Shop,
-    configure: Callable[[], None],
-    log: Path,
-) -> dict[str, Any]:
-    last_busy = last_clean = time.monotonic()
-    asked, looked = 0, last_busy
-    signs: list[tuple[int, int]] = []
-    while all(daemon.poll() is None for daemon in daemons):
-        time.sleep(GLANCE_EVERY)
-        before, signs, now = signs, shop.signs(), time.monotonic()
-        if signs == before and now - looked < LOOK_EVERY:
-            continue
+def keep_offering(offers: Offers, configure: Callable[[], None], daemons: Sequence[Daemon], report: Reporter) -> Watch:
+    """What is done while the daemons serve: show what is new, and leave none of it in the page cache."""
+    looked = cleaned = time.monotonic()
+    stamps: list[tuple[int, int]] = []
+
+    def look() -> bool | None:
+        nonlocal looked, cleaned, stamps
+        before, stamps, now = stamps, offers.stamps(), time.monotonic()
+        if stamps == before and now - looked < LOOK_EVERY:
+            return None
         looked = now
-        report.alive()
-        if shop.refresh():
+        if offers.refresh():
             configure()  # it is read again at each connection
         served = sum(children(daemon.pid) for daemon in daemons)
         report.update(file=f"{served} transfers")
-        lines = log.stat().st_size if log.exists() else 0
-        if served or lines != asked:  # a look at an offer is over before it could be seen here
-            last_busy, asked = now, lines
-        if served and now - last_clean > CLEAN_EVERY:
-            last_clean = now
-            for root in shop.roots.values():
+        if served and now - cleaned > CLEAN_EVERY:
+            cleaned = now
+            for root in offers.roots.values():
                 drop_cache(root)
-        elif now - last_busy > idle:
-            return {"changed": False, "actions": [f"ended after {idle:.0f} s without a request"]}
-    ended = [daemon.returncode for daemon in daemons if daemon.poll() is not None]
-    raise JobError(f"rsync ended with status {ended}: {tail(log)}")
+        return bool(served)
+
+    return look
 
 
 def where_lent(folder: Path) -> tuple[Path, str, int] | None:

@@ -138,7 +138,7 @@ def work_of(folder: Path, boot: str, since: float, alive: Any = process_alive) -
 
 
 @dataclass
-class Shop:
+class Offers:
     """The offers of this Spark, as files that the daemon exports."""
 
     models: Sequence[Model]
@@ -151,7 +151,7 @@ class Shop:
     roots: dict[str, Path] = field(default_factory=dict)
     shown: dict[str, Any] = field(default_factory=dict)
 
-    def signs(self) -> list[tuple[int, int]]:
+    def stamps(self) -> list[tuple[int, int]]:
         """What changes when staging notes something, or a second one joins: each such file is replaced by a new one."""
         stores = [ModelStore(self.staged_dir, model.path) for model in self.models]
         paths = [self.run / "secrets", self.work_folder / "state.json"]

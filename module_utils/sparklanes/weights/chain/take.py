@@ -77,11 +77,11 @@ class ChainSource(Source):
             scout.start()
 
     def _scout(self, peer: str, models: Sequence[str]) -> None:
-        news = time.monotonic()
+        changed = time.monotonic()
         while not self.ended.is_set():
             try:
                 if self._look(peer, models):
-                    news = time.monotonic()
+                    changed = time.monotonic()
             except Cancelled:
                 return
             except (StagingError, OSError) as error:
@@ -93,7 +93,7 @@ class ChainSource(Source):
                 self.changed.set()
                 now = time.monotonic()
                 awaited = any(choice.awaited_first(peer, now) for choice in self.choices.values())
-            self.ended.wait(min(LOOK_LESS, max(LOOK_OFTEN, (now - news) / 10)) if awaited else LOOK_SELDOM)
+            self.ended.wait(min(LOOK_LESS, max(LOOK_OFTEN, (now - changed) / 10)) if awaited else LOOK_SELDOM)
 
     def _look(self, peer: str, models: Sequence[str]) -> bool:
         """Hear what it has now; whether that is more than before."""
@@ -108,9 +108,9 @@ class ChainSource(Source):
             offer = unseal((folder / f"{name}.json").read_bytes(), self.secret, peer)
             with self.lock:
                 choice = self.choices[name]
-                before, news = choice.peer(peer).offer, choice.peer(peer).news
-                choice.told(peer, offer, time.monotonic())
-                if choice.peer(peer).news != news:
+                before, change = choice.peer(peer).offer, choice.peer(peer).last_change
+                choice.offered(peer, offer, time.monotonic())
+                if choice.peer(peer).last_change != change:
                     self.report.alive()  # it goes on somewhere before us
             more |= before is None or (before.manifest, before.verified) != (offer.manifest, offer.verified)
         return more
@@ -151,7 +151,7 @@ class ChainSource(Source):
                     return name
             if busy == 0 and (why := choice.hopeless(left, now)):
                 raise StagingError(f"{len(left)} files of {model.path} can't be had, such as {left[0]}: {why}")
-            choice.starve(left, busy, now)
+            choice.pass_over_stalled(left, busy, now)
         return None
 
     # One file.
@@ -174,7 +174,7 @@ class ChainSource(Source):
         if code != 0:
             why = f"{giver} did not give {name} (rsync status {code}): {output}"
             with self.lock:
-                self.choices[model.name].broke(giver, why, time.monotonic())
+                self.choices[model.name].transfer_failed(giver, why, time.monotonic())
             raise StagingError(why)
         # Under one name, whoever gave it: the next one may have it elsewhere and goes on with what came.
         return folder / at
@@ -185,7 +185,7 @@ class ChainSource(Source):
 
     def refused(self, model: Model, name: str, why: str) -> None:
         with self.lock:
-            self.choices[model.name].lied(self.givers[model.name, name], name, why)
+            self.choices[model.name].bad_content(self.givers[model.name, name], name, why)
 
     def accepted(self, model: Model, name: str) -> None:
         with self.lock:

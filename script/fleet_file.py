@@ -29,7 +29,7 @@ VAULT_EXAMPLE = """\
 
 
 @dataclass(frozen=True)
-class Wish:
+class Request:
     """What a person asked for."""
 
     addresses: Sequence[str]
@@ -48,36 +48,38 @@ class Wish:
         return {f"{stem}-{number}": address for number, address in enumerate(self.addresses, 1)}
 
 
-def faults(wish: Wish) -> list[str]:
-    """What is wrong with a wish, each in one sentence."""
-    found = [fault for address in wish.addresses if (fault := address_fault(address))]
-    if not wish.addresses:
+def faults(request: Request) -> list[str]:
+    """What is wrong with a request, each in one sentence."""
+    found = [fault for address in request.addresses if (fault := address_fault(address))]
+    if not request.addresses:
         found.append("No address was given. Give those of your Sparks, the head first: script/init 192.168.1.11 192.168.1.12")
-    for address in dict.fromkeys(wish.addresses):
-        if list(wish.addresses).count(address) > 1:
-            found.append(f"{address} is given {list(wish.addresses).count(address)} times: each Spark is one rank.")
+    for address in dict.fromkeys(request.addresses):
+        if list(request.addresses).count(address) > 1:
+            found.append(f"{address} is given {list(request.addresses).count(address)} times: each Spark is one rank.")
     found += [
-        f"{address} already stands in {wish.taken[address]}."
-        for address in dict.fromkeys(wish.addresses)
-        if address in wish.taken
+        f"{address} already stands in {request.taken[address]}."
+        for address in dict.fromkeys(request.addresses)
+        if address in request.taken
     ]
-    if wish.controller_is and wish.controller_is not in wish.addresses:
-        hint = did_you_mean(wish.controller_is, wish.addresses)
-        found.append(f"--controller-is {wish.controller_is} is none of the given addresses. {hint}".rstrip())
-    if wish.user and not re.fullmatch(r"[a-z_][a-z0-9_.-]*", wish.user):
-        found.append(f"--user {wish.user!r} is no name of a Linux user.")
-    if wish.name and not re.fullmatch(r"[a-z_][a-z0-9_]*", wish.name):
-        found.append(f"--name {wish.name} can't be an inventory group: use a-z, 0-9 and _, as in pair_a.")
-    elif wish.name in RESERVED or wish.name.startswith(("lane_", "family_")):
-        found.append(f"--name {wish.name} has a meaning of its own: choose another, as in pair_a.")
-    if wish.lane and wish.lane not in wish.known_lanes:
-        known = ", ".join(wish.known_lanes)
+    if request.controller_is and request.controller_is not in request.addresses:
+        hint = did_you_mean(request.controller_is, request.addresses)
+        found.append(f"--controller-is {request.controller_is} is none of the given addresses. {hint}".rstrip())
+    if request.user and not re.fullmatch(r"[a-z_][a-z0-9_.-]*", request.user):
+        found.append(f"--user {request.user!r} is no name of a Linux user.")
+    if request.name and not re.fullmatch(r"[a-z_][a-z0-9_]*", request.name):
+        found.append(f"--name {request.name} can't be an inventory group: use a-z, 0-9 and _, as in pair_a.")
+    elif request.name in RESERVED or request.name.startswith(("lane_", "family_")):
+        found.append(f"--name {request.name} has a meaning of its own: choose another, as in pair_a.")
+    if request.lane and request.lane not in request.known_lanes:
+        known = ", ".join(request.known_lanes)
         found.append(
-            f"There is no lane {wish.lane}. {did_you_mean(wish.lane, wish.known_lanes)} Known: {known}.".replace("  ", " ")
+            f"There is no lane {request.lane}. {did_you_mean(request.lane, request.known_lanes)} Known: {known}.".replace(
+                "  ", " "
+            )
         )
-    needed = wish.known_lanes.get(wish.lane)
-    if needed is not None and wish.addresses and needed != len(wish.addresses):
-        found.append(f"Lane {wish.lane} needs {needed} Sparks, and {len(wish.addresses)} addresses were given.")
+    needed = request.known_lanes.get(request.lane)
+    if needed is not None and request.addresses and needed != len(request.addresses):
+        found.append(f"Lane {request.lane} needs {needed} Sparks, and {len(request.addresses)} addresses were given.")
     return found
 
 
@@ -117,9 +119,9 @@ def groups_and_addresses(tree: Any) -> tuple[set[str], set[str]]:
     return groups, addresses
 
 
-def fleet_file(wish: Wish) -> str:
+def fleet_file(request: Request) -> str:
     """The content of an inventory file: 10-fleet.yml, or that of a further deployment."""
-    group = wish.name or "sparks"
+    group = request.name or "sparks"
     lines = [
         "---",
         "# Your Sparks, in rank order: the first is the head and serves the API. Yours to edit (README.md in this folder).",
@@ -128,27 +130,27 @@ def fleet_file(wish: Wish) -> str:
         "    sparks:",
     ]
     pad = "      "
-    if wish.name:
+    if request.name:
         lines += ["      children:", f"        {group}:"]
         pad = "          "
     variables = []
-    if wish.name:
+    if request.name:
         # Its own group_vars file beats those of lanes, whatever its name sorts like.
         variables += [f"deployment: {group}", "ansible_group_priority: 10"]
-    if wish.user:
-        variables.append(f"ansible_user: {wish.user}")
-    if wish.become:
+    if request.user:
+        variables.append(f"ansible_user: {request.user}")
+    if request.become:
         variables.append("ansible_become: true")
     variables.append(
-        f"lane: {wish.lane}" if wish.lane else "# lane: NAME  # which model; without one, site.yml prepares the hosts only"
+        f"lane: {request.lane}" if request.lane else "# lane: NAME  # which model; without one, site.yml prepares the hosts only"
     )
     if any(not line.startswith("#") for line in variables):
         lines += [f"{pad}vars:", *(f"{pad}  {line}" for line in variables)]
     else:
         lines += [f"{pad}# vars: {{lane: NAME}}  # which model; without one, site.yml prepares the hosts only"]
     lines.append(f"{pad}hosts:")
-    for host, address in wish.hosts.items():
+    for host, address in request.hosts.items():
         lines += [f"{pad}  {host}:", f'{pad}    ansible_host: "{address}"']
-        if address == wish.controller_is:
+        if address == request.controller_is:
             lines.append(f"{pad}    ansible_connection: local")
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ def is_module(name: str) -> bool:
         return False
 
 
-def sources(name: str, known: dict[str, str] | None = None) -> dict[str, str]:
+def source_texts(name: str, known: dict[str, str] | None = None) -> dict[str, str]:
     """The source of a module of this package and of all that it imports from it, by name: `rank.after_boot`."""
     found = {} if known is None else known
     if name in found:
@@ -37,13 +37,13 @@ def sources(name: str, known: dict[str, str] | None = None) -> dict[str, str]:
         for alias in node.names:
             imported = f"{node.module}.{alias.name}"
             imported = imported if is_module(imported) else str(node.module)
-            sources(imported.removeprefix(f"{PACKAGE}."), found)
+            source_texts(imported.removeprefix(f"{PACKAGE}."), found)
     return found
 
 
 def archive(name: str) -> bytes:
     """A module of this package and what it imports as a program: `main(sys.argv)`. Equal sources give equal bytes."""
-    texts = {f"{PACKAGE}.{module}".replace(".", "/") + ".py": text for module, text in sources(name).items()}
+    texts = {f"{PACKAGE}.{module}".replace(".", "/") + ".py": text for module, text in source_texts(name).items()}
     folders = {parent.as_posix() for path in texts for parent in Path(path).parents if parent.name}
     texts |= {f"{folder}/__init__.py": "" for folder in folders}
     texts["__main__.py"] = f"import sys\nfrom {PACKAGE}.{name} import main\nsys.exit(main(sys.argv))\n"

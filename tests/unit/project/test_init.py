@@ -17,8 +17,8 @@ TWO = ("192.168.1.11", "192.168.1.12")
 LANES = {"alpha": 2, "beta": 4, "gamma": None}
 
 
-def wish(*addresses: str, **more: Any) -> fleet_file.Wish:
-    return fleet_file.Wish(addresses=addresses or TWO, known_lanes=LANES, **more)
+def request(*addresses: str, **more: Any) -> fleet_file.Request:
+    return fleet_file.Request(addresses=addresses or TWO, known_lanes=LANES, **more)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,14 +27,14 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_smallest_fleet() -> None:
-    made = yaml.safe_load(fleet_file.fleet_file(wish()))
+    made = yaml.safe_load(fleet_file.fleet_file(request()))
     assert made == {
         "all": {"children": {"sparks": {"hosts": {f"spark-{n}": {"ansible_host": address} for n, address in enumerate(TWO, 1)}}}}
     }
 
 
 def test_everything_that_can_be_said() -> None:
-    text = fleet_file.fleet_file(wish(user="nvidia", become=True, lane="alpha", name="pair_a", controller_is=TWO[1]))
+    text = fleet_file.fleet_file(request(user="nvidia", become=True, lane="alpha", name="pair_a", controller_is=TWO[1]))
     group = yaml.safe_load(text)["all"]["children"]["sparks"]["children"]["pair_a"]
     assert group["vars"] == {
         "deployment": "pair_a",
@@ -51,7 +51,7 @@ def test_everything_that_can_be_said() -> None:
     "more", [{}, {"user": "nvidia", "become": True, "lane": "beta", "name": "four", "controller_is": "10.0.0.2"}]
 )
 def test_a_node_takes_few_lines(more: dict[str, Any]) -> None:
-    few, many = (fleet_file.fleet_file(wish(*(f"10.0.0.{n}" for n in range(1, count + 1)), **more)) for count in (2, 10))
+    few, many = (fleet_file.fleet_file(request(*(f"10.0.0.{n}" for n in range(1, count + 1)), **more)) for count in (2, 10))
     assert (len(many.splitlines()) - len(few.splitlines())) / 8 <= 5
     assert max(len(line) for line in many.splitlines()) <= 160
 
@@ -59,35 +59,35 @@ def test_a_node_takes_few_lines(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (wish("192.168.1.11", "192.168.1.11"), "given 2 times"),
-        (wish("192.168.1.300", "a"), "192.168.1.300 is no IP address"),
-        (wish("1.2.3", "a"), "1.2.3 is no IP address"),
-        (wish("fe80::zz", "a"), "no IP address"),
-        (wish("127.0.0.1", "a"), "no address under which other Sparks"),
-        (wish("169.254.3.4", "a"), "link-local"),
-        (wish("10.0.0.0/24", "a"), "leave out /24"),
-        (wish("nvidia@10.0.0.1", "a"), "by --user"),
-        (wish("-x", "a"), "neither an address nor a host name"),
-        (wish(lane="alhpa"), "Did you mean alpha? Known: alpha, beta, gamma."),
-        (wish(lane="beta"), "Lane beta needs 4 Sparks, and 2 addresses were given"),
-        (wish(name="Pair A"), "can't be an inventory group"),
-        (wish(name="pair-a"), "can't be an inventory group"),
-        (wish(name="sparks"), "has a meaning of its own"),
-        (wish(name="lane_x"), "has a meaning of its own"),
-        (wish(controller_is="192.168.1.13"), "Did you mean 192.168.1.12?"),
-        (wish(taken={"192.168.1.12": "10-fleet.yml"}), "192.168.1.12 already stands in 10-fleet.yml"),
-        (wish(user="root; rm"), "no name of a Linux user"),
-        (fleet_file.Wish(addresses=()), "No address was given"),
+        (request("192.168.1.11", "192.168.1.11"), "given 2 times"),
+        (request("192.168.1.300", "a"), "192.168.1.300 is no IP address"),
+        (request("1.2.3", "a"), "1.2.3 is no IP address"),
+        (request("fe80::zz", "a"), "no IP address"),
+        (request("127.0.0.1", "a"), "no address under which other Sparks"),
+        (request("169.254.3.4", "a"), "link-local"),
+        (request("10.0.0.0/24", "a"), "leave out /24"),
+        (request("nvidia@10.0.0.1", "a"), "by --user"),
+        (request("-x", "a"), "neither an address nor a host name"),
+        (request(lane="alhpa"), "Did you mean alpha? Known: alpha, beta, gamma."),
+        (request(lane="beta"), "Lane beta needs 4 Sparks, and 2 addresses were given"),
+        (request(name="Pair A"), "can't be an inventory group"),
+        (request(name="pair-a"), "can't be an inventory group"),
+        (request(name="sparks"), "has a meaning of its own"),
+        (request(name="lane_x"), "has a meaning of its own"),
+        (request(controller_is="192.168.1.13"), "Did you mean 192.168.1.12?"),
+        (request(taken={"192.168.1.12": "10-fleet.yml"}), "192.168.1.12 already stands in 10-fleet.yml"),
+        (request(user="root; rm"), "no name of a Linux user"),
+        (fleet_file.Request(addresses=()), "No address was given"),
     ],
 )
-def test_what_makes_no_sense_is_said(given: fleet_file.Wish, words: str) -> None:
+def test_what_makes_no_sense_is_said(given: fleet_file.Request, words: str) -> None:
     assert len(fleet_file.faults(given)) == 1
     assert words in fleet_file.faults(given)[0]
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "2001:db8::1", "spark-1", "spark-1.lab.example"])
 def test_addresses_and_names_are_fine(address: str) -> None:
-    assert fleet_file.faults(wish(address, lane="gamma")) == []
+    assert fleet_file.faults(request(address, lane="gamma")) == []
 
 
 def test_the_script_writes_and_says_what_comes_next(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_an_unknown_policy_starts_nothing(spark: Spark, policy: str) -> None:
 
 def test_the_archive_is_the_same_each_time_and_holds_only_what_is_needed() -> None:
     assert payload.archive("rank.after_boot") == payload.archive("rank.after_boot")
-    names = set(payload.sources("rank.after_boot"))
+    names = set(payload.source_texts("rank.after_boot"))
     assert {"rank.after_boot", "rank.run", "release.store", "docker.containers", "common.files"} <= names
     assert not [name for name in names if name.startswith("quality.")]
     assert "rank.spec" in names  # a rank's command is made by it

@@ -25,6 +25,9 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
 TIMEOUT = 30.0
+# Bytes of a whole list of files: a hundred thousand have some 20 MiB. Pages of one: the Hub puts 1,000 files on each.
+LIST_LIMIT = 64 << 20
+PAGE_LIMIT = 1000
 
 
 class HubError(Exception):
@@ -68,12 +71,23 @@ def explain(status: int, code: str, repo: str, revision: str, endpoint: str) -> 
     return f"{where}: HTTP {status} {code}".rstrip()
 
 
+def read_list(answer: Any, limit: int) -> bytes:
+    """The body of an answer. One that is too long or was cut is an OSError: half a list would pass for a whole one."""
+    text: bytes = answer.read(limit + 1)
+    if len(text) > limit:
+        raise OSError(f"its list has more than {limit:,} bytes")
+    if answer.length:
+        raise OSError(f"its list was cut after {len(text):,} bytes, {answer.length:,} before its end")
+    return text
+
+
 def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: float = TIMEOUT) -> dict[str, HubFile]:
     """The files of a repository at a commit, by name."""
     endpoint = endpoint.rstrip("/")
     url = f"{endpoint}/api/models/{quote(repo)}/tree/{quote(revision)}?recursive=true&expand=false"
     files: dict[str, HubFile] = {}
-    while url:
+    left = LIST_LIMIT
+    for _ in range(PAGE_LIMIT):
         if urlsplit(url)[:2] != urlsplit(endpoint)[:2]:
             raise HubError(f"{endpoint} sends the list of {repo} on to another server, {urlsplit(url).netloc}")
         request = urllib.request.Request(url)
@@ -82,7 +96,9 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                files |= parse_tree(json.load(answer))
+                page = read_list(answer, left)
+                left -= len(page)
+                files |= parse_tree(json.loads(page))
                 following = NEXT.search(answer.headers.get("Link", ""))
         except urllib.error.HTTPError as error:
             code = error.headers.get("X-Error-Code", "")
@@ -92,7 +108,11 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
             raise HubError(
                 f"{endpoint} does not answer ({reason}). Check the node's route, proxy and DNS, or set another endpoint"
             ) from error
-        url = following[1] if following else ""
+        if not following:
+            break
+        url = following[1]
+    else:
+        raise HubError(f"{endpoint} sends a list of {repo} that has not ended after {PAGE_LIMIT:,} pages")
     if not files:
         raise HubError(f"{repo}@{revision[:12]} at {endpoint} holds no files")
     return files

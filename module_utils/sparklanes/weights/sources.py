@@ -40,7 +40,6 @@ from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_fold
 
 HTTP_TIMEOUT = 60.0
 LISTS = ("manifest.json", sums.SUMS)
-LIST_LIMIT = 64 << 20
 
 
 def from_hub(model: Model, files: Mapping[str, weights_hub.HubFile]) -> Manifest:
@@ -138,7 +137,7 @@ class MirrorSource(Source):
             url = self._url(model, name)
             try:
                 with self._open(url) as answer:
-                    text = answer.read(LIST_LIMIT)
+                    text = weights_hub.read_list(answer, weights_hub.LIST_LIMIT)
             except urllib.error.HTTPError as error:
                 if error.code in (404, 410):
                     continue

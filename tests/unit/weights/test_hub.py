@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,26 @@ def test_the_token_goes_to_no_other_server(endpoint: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(Pages, "link", "http://127.0.0.2:1/second")
     with pytest.raises(HubError, match=r"on to another server, 127.0.0.2:1"):
         weights_hub.tree(endpoint, "acme/tiny", COMMIT, "tok")
+
+
+def test_a_list_that_does_not_end_is_refused(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pages, "link", f"{endpoint}/api/models/acme/tiny/tree/first")
+    monkeypatch.setattr(weights_hub, "PAGE_LIMIT", 1)
+    with pytest.raises(HubError, match=r"a list of acme/tiny that has not ended after 1 pages"):
+        weights_hub.tree(endpoint, "acme/tiny", COMMIT)
+    monkeypatch.setattr(weights_hub, "LIST_LIMIT", 20)
+    with pytest.raises(HubError, match="its list has more than 20 bytes"):
+        weights_hub.tree(endpoint, "acme/tiny", COMMIT)
+
+
+def test_half_a_list_is_none() -> None:
+    class Cut(io.BytesIO):
+        length = 7
+
+    with pytest.raises(OSError, match="was cut after 3 bytes, 7 before its end"):
+        weights_hub.read_list(Cut(b"abc"), 10)
+    Cut.length = 0
+    assert weights_hub.read_list(Cut(b"abc"), 3) == b"abc"
 
 
 def test_the_token_is_not_sent_along_a_redirect(endpoint: str) -> None:

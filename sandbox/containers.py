@@ -189,7 +189,7 @@ class Podman(Containers):
             "umount -R /sys/fs/cgroup && "
             "{ mount -t cgroup2 -o nsdelegate none /sys/fs/cgroup 2>/dev/null || mount -t cgroup2 none /sys/fs/cgroup; }"
         )
-        capture(["unshare", f"--mount={self.namespace}", "--propagation=private", "sh", "-ec", script])
+        keep_namespace(self.namespace, script)
 
     def close(self) -> None:
         if is_namespace(self.namespace):
@@ -301,6 +301,24 @@ class Docker(Containers):
     def create_node(self, node: str, key: str, mgmt: str, fabric: str, extra: Sequence[str]) -> None:
         super().create_node(node, key, mgmt, fabric, extra)
         self.do("network", "connect", f"--ip={fabric}", self.network("fabric"), self.container(node))
+
+
+def keep_namespace(path: Path, script: str) -> None:
+    """Run a shell script in a new mount namespace, which the file `path` keeps.
+
+    The kernel keeps a mount namespace only in one with a lower number (else: Invalid argument), and newer kernels (seen on 6.18) give each
+    processor a block of numbers. Where we live in a namespace of our own already, as in a container, a new one may get a lower number than
+    ours; on the processor where ours was made it never does. So each is tried.
+    """
+    why = ""
+    for processor in sorted(os.sched_getaffinity(0)):
+        on_it = ["taskset", "--cpu-list", str(processor)]
+        code, _, why = attempt([*on_it, "unshare", f"--mount={path}", "--propagation=private", "sh", "-ec", script])
+        if code == 0:
+            return
+        if is_namespace(path):
+            attempt(["umount", str(path)])
+    raise SandboxError(f"No mount namespace can be kept in {path}: {why.strip()}")
 
 
 def is_namespace(path: Path) -> bool:

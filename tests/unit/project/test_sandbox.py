@@ -394,6 +394,27 @@ def test_docker_that_may_not_start_a_node_says_what_can(tmp_path: Path, monkeypa
         assert ("SPARKLANES_SANDBOX_ENGINE=podman" in str(told.value)) is not may_raise
 
 
+def test_a_namespace_is_kept_on_the_processor_where_that_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container on a kernel whose processors number namespaces in blocks: only that of ours gives a higher number."""
+    tried = []
+
+    def played(argv: list[str], **more: Any) -> tuple[int, str, str]:
+        if argv[0] != "taskset":
+            return 1, "", ""
+        tried.append(argv[2])
+        return (0, "", "") if argv[2] == right else (1, "", "unshare: mount failed: Invalid argument")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5, 2, 3})
+    monkeypatch.setattr(containers, "attempt", played)
+    right = "3"
+    containers.keep_namespace(tmp_path / "mnt", "true")
+    assert tried == ["2", "3"]
+    right = "none"
+    with pytest.raises(SandboxError, match="Invalid argument"):
+        containers.keep_namespace(tmp_path / "mnt", "true")
+    assert tried[2:] == ["2", "3", "5"]
+
+
 # --- the tiny model
 
 

@@ -18,10 +18,6 @@ from ansible.module_utils.sparklanes.lane.budget import kv_given
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 
-# Of the reported pool, what one long request really filled, where a lane has no measurement of its own: both DCP lanes
-# of the 743B model 94 %; GLM-5.3-Flash half (743B README, findings; Flash 4x notes, pull request 12).
-FILLED_BIG = 0.94
-FILLED_FLASH = 0.5
 # Where nobody says how many requests run at a time.
 AT_ONCE = 8
 
@@ -67,10 +63,9 @@ def _filled(view: View) -> tuple[float | None, str]:
     printed, measured = (lookup(view.lane, f"lane_expect.kv_pool_tokens.{name}") for name in ("boot_log", "measured"))
     if all(isinstance(value, int | float) and value > 0 for value in (printed, measured)):
         return float(measured / printed), "as one long request of this lane filled it"
-    if view.flash:
-        return FILLED_FLASH, "the one measurement of GLM-5.3-Flash"
-    if view.big:
-        return FILLED_BIG, "both lanes of this model that were measured"
+    told = view.lane["lane_memory"]
+    if told["filled_share"] is not None:
+        return told["filled_share"], told["filled_source"] or "as lane_memory.filled_share says"
     return None, "nobody filled it"
 
 

@@ -49,6 +49,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "lane_boot_stagger_seconds": (0, DAY),
     "lane_memory.kv_bytes_per_token": _SOME,
     "lane_memory.vocab_size": _SOME,
+    "lane_memory.filled_share": (0.01, 1.0),
     **{
         f"lane_memory.{name}_gib": _COUNT
         for name in ("weights", "drafter", "graphs", "other", "parked", "reserve", "kv", "worker_less", "scoring")

@@ -120,16 +120,6 @@ class View:
     def repo(self) -> str:
         return str(self.lane["lane_model"]["repo"])
 
-    @property
-    def flash(self) -> bool:
-        """GLM-5.3-Flash: linear attention beside MLA without positions."""
-        return "glm-5.3-flash" in self.repo.lower()
-
-    @property
-    def big(self) -> bool:
-        """GLM-5.3 with 743B parameters: sparse MLA with positions."""
-        return "glm-5.3" in self.repo.lower() and not self.flash
-
     # --- cache ---
 
     @property

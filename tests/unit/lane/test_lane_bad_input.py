@@ -96,7 +96,7 @@ FREE = {
     *("lane_image.tag", "lane_image.vllm", *(f"lane_image.pins.{name}" for name in ("flashinfer", "nccl", "cutlass_dsl", "torch"))),
     *("lane_model.repo", "lane_drafter.repo", "lane_overlays.0.source", "lane_extras.0.source"),
     *(f"lane_container.{name}" for name in ("network", "ipc", "gpus", "entrypoint")),
-    *("lane_memory.source", "lane_memory.reported.0.what", "lane_memory.reported.0.source"),
+    *("lane_memory.source", "lane_memory.filled_source", "lane_memory.reported.0.what", "lane_memory.reported.0.source"),
 }  # fmt: skip
 
 

@@ -12,6 +12,17 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.weights.model import Model
+
+COMMIT = "c" * 40
+A, B = "a" * 64, "b" * 64
+SECOND = "model-00002-of-00003.safetensors"  # a shard in the middle of `checkpoint`
+
+
+def model(path: Path | str = "/models/tiny", **more: Any) -> Model:
+    """As a lane asks for it."""
+    return Model.from_dict({"name": "model", "path": str(path), "repo": "acme/tiny", "revision": COMMIT, **more})
+
 
 def shard(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
     """A safetensors file of these tensors (type, shape, data)."""

@@ -25,7 +25,6 @@ from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from checkpoints import checkpoint
 from conftest import ROOT, RunModule
 
-SECOND = "model-00002-of-00003.safetensors"
 CLIENT = """#!/usr/bin/env python3
 import os, sys, urllib.request
 _, _, repo, file, _, revision, _, folder = sys.argv

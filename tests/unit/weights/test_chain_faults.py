@@ -21,8 +21,8 @@ from pathlib import Path
 import platforms
 import pytest
 from ansible.module_utils.sparklanes.weights import safetensors
-from checkpoints import checkpoint, flip, shard
-from staging_nodes import SECOND, Chain, hub, same, source
+from checkpoints import SECOND, checkpoint, flip, shard
+from staging_nodes import Chain, hub, same, source
 from test_chain_nodes import chain
 
 __all__ = ["chain", "hub", "source"]  # fixtures

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
-from checkpoints import checkpoint, flip
+from checkpoints import SECOND, checkpoint, flip
 from conftest import RunModule
-from staging_nodes import SECOND, Chain, Node, Start, hub, same, source
+from staging_nodes import Chain, Node, Start, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 Make = Callable[..., Chain]

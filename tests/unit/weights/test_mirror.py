@@ -17,8 +17,9 @@ from ansible.module_utils.sparklanes.common.sums import write
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.weights.model import StagingError
 from ansible.module_utils.sparklanes.weights.sources import listed
+from checkpoints import SECOND
 from conftest import RunModule
-from staging_nodes import SECOND, Node, Start, hub, same, source
+from staging_nodes import Node, Start, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 

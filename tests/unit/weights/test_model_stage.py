@@ -25,9 +25,9 @@ from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.weights import pace as weights_pace
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
-from checkpoints import flip, hub_cache
+from checkpoints import SECOND, flip, hub_cache
 from conftest import RunModule
-from staging_nodes import SECOND, Node, Start, free_port, hub, same, source
+from staging_nodes import Node, Start, free_port, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 

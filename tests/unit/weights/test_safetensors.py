@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes.weights import safetensors
-from checkpoints import checkpoint, shard
+from checkpoints import SECOND, checkpoint, shard
 from hypothesis import given
 from hypothesis import strategies as st
 
 FIRST = "model-00001-of-00003.safetensors"
-SECOND = "model-00002-of-00003.safetensors"
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests, records, and the judgement of a folder by a look at it."""
+"""The judgement of a model by a quick look at its folder, what is lent of it, and what is planned for it."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -15,122 +14,14 @@ import pytest
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.weights import folder as weights_folder
-from ansible.module_utils.sparklanes.weights import model as weights_model
 from ansible.module_utils.sparklanes.weights import plan
 from ansible.module_utils.sparklanes.weights import room as weights_room
-from ansible.module_utils.sparklanes.weights import sources as weights_sources
 from ansible.module_utils.sparklanes.weights import standing as weights_standing
 from ansible.module_utils.sparklanes.weights.chain import offer as chain_offer
-from ansible.module_utils.sparklanes.weights.folder import ModelStore, Seen, assess
-from ansible.module_utils.sparklanes.weights.hub import HubFile
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
 from ansible.module_utils.sparklanes.weights.safetensors import INDEX
-from checkpoints import checkpoint, flip, hub_cache
-from hypothesis import given
-from hypothesis import strategies as st
-
-COMMIT = "c" * 40
-A, B = "a" * 64, "b" * 64
-
-
-def model(path: Path | str = "/models/tiny", **more: Any) -> Model:
-    return Model.from_dict({"name": "model", "path": str(path), "repo": "acme/tiny", "revision": COMMIT, **more})
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"name": "a/b"}, "the model's name is 'a/b'"),
-        ({"path": "models/tiny"}, "must be absolute"),
-        ({"path": "/models"}, "no top-level folder"),
-        ({"path": "/models/../etc"}, "must be absolute"),
-        ({"sha256": {"config.json": "abc"}}, "sha256 of config.json is 'abc'; it must be 64 hex digits"),
-    ],
-)
-def test_a_model_that_cannot_be_meant(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(StagingError, match=message):
-        Model.from_dict({"name": "model", "path": "/models/tiny", **wrong})
-
-
-@pytest.mark.parametrize("revision", ["main", "v1.0", "", "C" * 40, "c" * 39])
-def test_only_a_commit_is_fetched(revision: str) -> None:
-    with pytest.raises(StagingError, match=r"is no commit\. A branch may change between two nodes"):
-        model(revision=revision).needs_commit()
-
-
-def test_a_model_survives_json() -> None:
-    one = model(sha256={"config.json": A}, expect={"shards": 4}, config_sha256=B)
-    assert Model.from_dict(json.loads(json.dumps(one.to_dict()))) == one
-
-
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", ".cache/x", ".git/x", "a\nb", "a/", "."])
-def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
-    with pytest.raises(StagingError, match="is no name for a file"):
-        weights_model.safe_name(name)
-    with pytest.raises(StagingError):
-        weights_sources.from_hub(model(), {name: HubFile(1, A, "")})
-
-
-@given(st.text(max_size=20))
-def test_any_accepted_name_stays_below_its_folder(name: str) -> None:
-    try:
-        weights_model.safe_name(name)
-    except StagingError:
-        return
-    assert os.path.normpath(os.path.join("/folder", name)).startswith("/folder/")  # noqa: PTH118
-
-
-@given(
-    st.dictionaries(st.text(max_size=6), st.none() | st.text(max_size=3) | st.dictionaries(st.text(max_size=4), st.integers()))
-)
-def test_any_manifest_is_read_or_refused(data: dict[str, Any]) -> None:
-    with contextlib.suppress(StagingError):
-        made = Manifest.from_dict({"repo": "r", "revision": "v", "files": {}, **data})
-        assert set(made.files) == set(data.get("files") or {})
-
-
-def test_the_lane_may_add_digests_but_not_contradict() -> None:
-    files = {"config.json": HubFile(2, "", "d" * 40), "m.safetensors": HubFile(9, A, "")}
-    made = weights_sources.from_hub(model(sha256={"config.json": B, "m.safetensors": A}), files)
-    assert made.files["config.json"] == Content(2, B, "d" * 40)
-    with pytest.raises(StagingError, match=r"m\.safetensors is aaaaaaaaaaaaaaaa… by hub, bbbbbbbbbbbbbbbb… by the lane"):
-        weights_sources.from_hub(model(sha256={"m.safetensors": B}), files)
-    with pytest.raises(StagingError, match="the lane names other, which hub does not list"):
-        weights_sources.from_hub(model(sha256={"other": B}), files)
-
-
-def test_files_are_sorted_by_what_is_known() -> None:
-    names = ("verified", "touched", "digest", "short", "gone")
-    manifest = Manifest("r", "v", {name: Content(5, A) for name in names})
-    seen = {"verified": Seen(5, 1), "touched": Seen(5, 2), "digest": Seen(5, 1), "short": Seen(4, 1), "alias": Seen(5, 1)}
-    records = {"verified": Record(5, 1, A), "touched": Record(5, 1, A), "digest": Record(5, 1, B), "short": Record(5, 1, A)}
-    result = assess(manifest, records, seen)
-    assert result.verified == ["verified"]
-    assert result.unread == ["digest", "touched"]
-    assert (result.wrong_size, result.missing, result.extra) == (["short"], ["gone"], ["alias"])
-    assert not result.complete
-
-
-STATS = st.dictionaries(st.sampled_from("abcd"), st.builds(Seen, st.integers(0, 2), st.integers(0, 2)))
-RECORDS = st.dictionaries(
-    st.sampled_from("abcd"), st.builds(Record, st.integers(0, 2), st.integers(0, 2), st.sampled_from([A, B]))
-)
-CONTENTS = st.dictionaries(st.sampled_from("abcd"), st.builds(Content, st.integers(0, 2), st.sampled_from([A, B, ""])))
-
-
-@given(CONTENTS, RECORDS, STATS)
-def test_every_file_is_in_one_heap_and_only_exact_ones_are_verified(
-    files: dict[str, Content], records: dict[str, Record], seen: dict[str, Seen]
-) -> None:
-    result = assess(Manifest("r", "v", files), records, seen)
-    heaps = result.verified + result.unread + result.wrong_size + result.missing
-    assert sorted(heaps) == sorted(files)
-    assert set(result.extra) == set(seen) - set(files)
-    for name in result.verified:
-        record, stat = records[name], seen[name]
-        assert (record.size, record.mtime_ns) == (stat.size, stat.mtime_ns)
-        assert files[name].sha256 in ("", record.sha256)
-        assert files[name].size == stat.size
+from checkpoints import SECOND, B, checkpoint, flip, hub_cache, model
 
 
 def mark(folder: Path, store: ModelStore, one: Model) -> None:
@@ -178,9 +69,6 @@ def test_what_was_staged_is_complete(staged: tuple[Path, ModelStore, Model]) -> 
     assert (found.files, found.missing_bytes, found.unread_bytes) == (5, 0, 0)
     assert found.account is not None
     assert found.account.tensors == 12
-
-
-SECOND = "model-00002-of-00003.safetensors"
 
 
 def test_a_flipped_bit_with_a_new_mtime_is_not_trusted(staged: tuple[Path, ModelStore, Model]) -> None:
@@ -282,17 +170,6 @@ def test_nothing_of_ours_lies_beside_the_weights(staged: tuple[Path, ModelStore,
     assert folder not in store.marker.parents
 
 
-def test_a_hub_cache_knows_its_digests(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "source")
-    snapshot = hub_cache(tmp_path / "cache", source)
-    manifest = weights_folder.in_place(model(snapshot), snapshot, None)
-    assert manifest.source == "client's list"
-    shard = manifest.files[SECOND]
-    assert shard.sha256 == hashlib.sha256((source / SECOND).read_bytes()).hexdigest()
-    assert manifest.files["config.json"].git_sha1
-    assert not manifest.files["config.json"].matches(A, "e" * 40)
-
-
 def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
     snapshot = hub_cache(tmp_path / "cache", checkpoint(tmp_path / "source"))
     one, store = model(snapshot), ModelStore(tmp_path / "staged", str(snapshot))
@@ -311,24 +188,6 @@ def test_only_what_is_verified_is_offered(staged: tuple[Path, ModelStore, Model]
     assert (root, offer.manifest) == (folder, store.manifest())
     assert set(offer.verified) == set(weights_folder.look(folder)) - {SECOND}
     assert chain_offer.offer(model(folder, revision="d" * 40), store, chain_offer.Work())[0].verified == {}
-
-
-def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "tiny")
-    tree = folder / ".cache" / "huggingface" / "trees" / f"{COMMIT}.json"
-    tree.parent.mkdir(parents=True)
-    tree.write_text(
-        json.dumps({"files": {"config.json": {"size": 26, "blob_id": "d" * 40}, "gone.json": {"size": 3, "blob_id": "e" * 40}}})
-    )
-    manifest = weights_folder.in_place(model(folder), folder, None)
-    assert manifest.files["gone.json"] == Content(3, "", "e" * 40)
-    assert manifest.files["config.json"].git_sha1 == "d" * 40
-    assert not [name for name in manifest.files if name.startswith(".cache")]
-
-
-def test_an_empty_folder_cannot_be_adopted(tmp_path: Path) -> None:
-    with pytest.raises(StagingError, match=r"holds no files\. Put the model there, or let it be fetched"):
-        weights_folder.in_place(model(tmp_path / "none"), tmp_path / "none", None)
 
 
 def test_room_is_refused_before_the_first_byte() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 
+import pytest
 import yaml
 from ansible.module_utils.sparklanes.traps import frame as traps_frame
 from ansible.module_utils.sparklanes.traps import names as traps_names
@@ -138,6 +140,22 @@ def test_every_trap_that_a_file_of_lanes_names_exists() -> None:
     for path in GROUP_VARS.rglob("*.yml"):
         unknown = set(re.findall(r"TRAP\.[A-Z][A-Z0-9_]*", path.read_text(encoding="utf-8"))) - ids
         assert not unknown, f"{path.relative_to(ROOT)} names {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("room", ["lane", "traps", "gates"])
+def test_no_code_of_a_lane_names_a_model(room: str) -> None:
+    """What is known of one model is data beside it. Docstrings and the sources of rules may name one."""
+    for path in (ROOT / "module_utils" / "sparklanes" / room).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        told |= {
+            word.value for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords if word.arg == "source"
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+                assert not re.search(r"glm-?\d|nvfp4-|w4a16-", node.value, re.IGNORECASE), (
+                    f"{path.relative_to(ROOT)}:{node.lineno} knows a model: write a trap or a variable into its family's file"
+                )
 
 
 def test_what_is_told_beside_the_rules_has_its_form() -> None:

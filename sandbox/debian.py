@@ -168,5 +168,5 @@ def check_machine(host: Host) -> None:
     if not host.codename or shutil.which("apt-get") is None:
         raise SandboxError(
             f"The sandbox is built from Debian or Ubuntu packages and this is '{host.distribution or 'unknown'}'. "
-            "Use Debian 12 or Ubuntu 24.04, in a virtual machine if need be."
+            "Use Debian 12 or 13, or Ubuntu 24.04, in a virtual machine if need be."
         )

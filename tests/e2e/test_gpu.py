@@ -85,5 +85,5 @@ def test_a_healthy_and_a_stuck_gpu_and_one_in_use(fleet: Fleet, role: Role) -> N
     # In the journal's own words: the job was a unit, and it is gone.
     assert fleet.on(NODE, "systemctl is-active sparklanes-job-gpu-health || true") == "inactive"
     fleet.on(NODE, "rm /run/emulated-gpu/stuck; echo 1 > /run/emulated-gpu/busy")
-    role(*burn).failed("inconclusive", "in use: emulated-gpu-burn (pid 1)")
+    role(*burn).failed("inconclusive", "emulated-gpu-burn (pid 1) holds the GPU")
     assert len(json.loads(fleet.on(NODE, "cat /var/lib/sparklanes/health/gpu.json"))["runs"]) == 2

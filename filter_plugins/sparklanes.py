@@ -17,7 +17,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,19 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes.common.checks import Check, failures, sentence, table, verdict
+from ansible.module_utils.sparklanes.common.registered import HostVars, said
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.docker import spread
+from ansible.module_utils.sparklanes.engine import api as engine_api
+from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import bandwidth
-from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.fabric.fact import fabric_of, fabrics_of
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
-from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
+from ansible.module_utils.sparklanes.gates import forcing as gates_forcing
+from ansible.module_utils.sparklanes.gates import health as gates_health
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
-from ansible.module_utils.sparklanes.gates import preflight
+from ansible.module_utils.sparklanes.gates import network, preflight
+from ansible.module_utils.sparklanes.gates import reboot as gates_reboot
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
@@ -50,18 +56,35 @@ from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as jud
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
 from ansible.module_utils.sparklanes.quality.teacher_forcing import score as teacher_forcing_score
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
+from ansible.module_utils.sparklanes.rank import boot as rank_boot
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
 from ansible.module_utils.sparklanes.rank import drift, overlays
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from ansible.module_utils.sparklanes.release import archive as release_archive
 from ansible.module_utils.sparklanes.release import controller
+from ansible.module_utils.sparklanes.release import plan as release_plan
 from ansible.module_utils.sparklanes.release import prune as release_prune
+from ansible.module_utils.sparklanes.release import restore as release_restore
+from ansible.module_utils.sparklanes.release import status as release_status
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from ansible.module_utils.sparklanes.weights.chain import order as chain_order
 
-HostVars = Mapping[str, Mapping[str, Any]]
 Given = str | Mapping[str, Any]
 Groups = Mapping[str, Sequence[str]]
+Dicts = list[dict[str, str]]
+
+
+def dicts(function: Callable[..., list[Check]]) -> Callable[..., Dicts]:
+    """A rule as a filter: its checks as the dicts that YAML hands around."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **given: Any) -> Dicts:
+        try:
+            return [check.to_dict() for check in function(*args, **given)]
+        except ValueError as error:
+            raise AnsibleFilterError(str(error)) from error
+
+    return wrapped
 
 
 @functools.cache
@@ -85,19 +108,11 @@ def deployment_of(hostvars: HostVars, host: str) -> str:
     return str(hostvars[host].get("deployment") or gates_deployments.DEFAULT)
 
 
-def fabric_of(hostvars: HostVars, host: str) -> dict[str, Any]:
-    """The fact of role roce, empty before it was gathered."""
-    variables = hostvars[host]
-    facts = variables.get("roce_fabric") or (variables.get("ansible_facts") or {}).get("roce_fabric") or {}
-    fabric: dict[str, Any] = lane_schema.plain(facts)
-    return fabric
-
-
 def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, Any]:
     """What a host runs as a rank of its deployment, as the dict that a release freezes."""
     deployment = deployment_of(hostvars, host)
     hosts = list(groups[deployment])
-    fabrics = {name: fabric_of(hostvars, name) for name in hosts}
+    fabrics = {name: lane_schema.plain(fabric_of(hostvars[name])) for name in hosts}
     try:
         rank = gates_deployments.rank_of(host, hosts)
         spec: dict[str, Any] = lane_render.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
@@ -222,57 +237,65 @@ def lane_needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
     return lane_render.needs(lane) if lane else {"paths": [], "images": []}
 
 
-def gate_images(registered: Mapping[str, Any], lanes_: Mapping[str, Any], specs: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Whether the image holds what the lane says it does."""
-    return gates_launch.images(registered, lanes_, specs)
-
-
+@dicts
 def gate_a(
-    registered: gates_launch.Facts,
-    specs: gates_launch.Facts,
-    staging: gates_launch.Facts,
-    fabrics: gates_launch.Facts,
+    hostvars: HostVars,
+    hosts: Sequence[str],
+    specs: HostVars,
+    lanes: HostVars,
     transaction: str,
-    break_lock: bool = False,
-    forget_deaths: bool = False,
-) -> list[dict[str, str]]:
-    return gates_launch.gate_a(registered, specs, staging, fabrics, transaction, time.time(), break_lock, forget_deaths)
-
-
-def hosts_kept(
-    registered: gates_launch.Facts,
-    lanes_settings: gates_launch.Facts,
+    received: float,
     fatal: Sequence[str],
-    swappiness: gates_launch.Facts | None = None,
-    launch: bool = False,
-) -> list[dict[str, str]]:
-    try:
-        return gates_hosts.hosts_kept(registered, lanes_settings, time.time(), list(fatal), swappiness, bool(launch))
-    except ValueError as error:
-        raise AnsibleFilterError(str(error)) from error
+    break_lock: bool,
+    forget_deaths: bool,
+) -> list[Check]:
+    return gates_launch.gate_a(
+        hostvars, hosts, specs, lanes, transaction, time.time(), float(received), list(fatal), break_lock, forget_deaths
+    )
 
 
-def health(hostvars: HostVars, hosts: Sequence[str], fatal: Sequence[str]) -> list[dict[str, str]]:
-    """The checks of playbooks/health.yml, from what it registered."""
-    looks = {}
-    for host in hosts:
-        known = hostvars[host]
-        readiness, lane = known.get("health_readiness") or {}, str(known.get("lane") or "")
-        looks[host] = {
-            **{part: known.get(f"health_{part}") or {} for part in ("readiness", "host", "memory")},
-            "roce": known.get("__roce_found") or {},
-            "fabric": fabric_of(hostvars, host),
-            "lane": {name: known[name] for name in gates_hosts.LANE_SETTINGS if name in known} if lane else {},
-            "other_lane": gates_launch.other_lane(readiness, lane),
-        }
-    try:
-        return gates_hosts.health(looks, time.time(), list(fatal))
-    except ValueError as error:
-        raise AnsibleFilterError(str(error)) from error
+@dicts
+def health(hostvars: HostVars, hosts: Sequence[str], fatal: Sequence[str]) -> list[Check]:
+    return gates_health.health(hostvars, hosts, time.time(), list(fatal))
 
 
-def before_reboot(registered: gates_launch.Facts, deployment: str, transaction: str) -> list[dict[str, str]]:
-    return gates_hosts.before_reboot(registered, str(deployment), str(transaction), time.time())
+@dicts
+def before_reboot(hostvars: HostVars, hosts: Sequence[str], deployment: str, transaction: str) -> list[Check]:
+    return gates_reboot.before_reboot(hostvars, hosts, deployment, transaction, time.time())
+
+
+def network_plan(hostvars: HostVars, hosts: Sequence[str], present: bool) -> dict[str, Any]:
+    """Rails of each host and the checks of them."""
+    made = fabric_addresses.network_plan(hostvars, hosts, present)
+    return {**made, "checks": [check.to_dict() for check in made["checks"]]}
+
+
+def bandwidth_plan(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
+    """Host → what it serves and what it measures."""
+    found: dict[str, Any] = bandwidth.plan(fabrics_of(hostvars, hosts))
+    return found
+
+
+def bandwidth_unfit(hostvars: HostVars, hosts: Sequence[str]) -> str:
+    """Why nothing can be measured, empty where it can."""
+    return str(bandwidth.unfit(fabrics_of(hostvars, hosts)))
+
+
+def whole_refusal(hostvars: HostVars, groups: Groups, hosts: Sequence[str], deployment: str) -> str:
+    """Why a verb for ranks may not work on the hosts of this run, empty where it may."""
+    names = {host: deployment_of(hostvars, host) for host in hosts}
+    return str(gates_deployments.whole_refusal(names, groups, hosts, deployment))
+
+
+def release(hostvars: HostVars, hosts: Sequence[str], settings: Sequence[str]) -> dict[str, Any]:
+    """The release of these ranks: its id, its identity, specs and lanes by host."""
+    found: dict[str, Any] = release_plan.planned(lane_schema.plain(ranks_of(hostvars, hosts)), hosts, settings)
+    return found
+
+
+def ranks_of(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What role rank rendered of each host."""
+    return {host: {name: hostvars[host][name] for name in ("rank_lane", "rank_bare_spec")} for host in hosts}
 
 
 def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> str:
@@ -339,7 +362,7 @@ def teacher_forcing_bank(
     )
 
 
-def teacher_forcing_source(folder: str) -> dict[str, Any]:
+def corpus_texts(folder: str) -> dict[str, Any]:
     """The texts of a corpus: each YAML file of a folder under its name."""
     found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(str(folder)).glob("*.yml"))}
     if not found:
@@ -349,79 +372,102 @@ def teacher_forcing_source(folder: str) -> dict[str, Any]:
     return found
 
 
-def gpu_verdicts(registered: HostVars, known: HostVars, limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def corpus(lane: Mapping[str, Any], folder: str, max_doc_tokens: int, chat_tokens: int) -> dict[str, Any]:
+    """What a corpus is made of: the texts in a folder, and lengths that suit the lane."""
+    asked: dict[str, Any] = gates_forcing.corpus(lane, corpus_texts(folder), max_doc_tokens, chat_tokens)
+    return asked
+
+
+def gpu_verdicts(hostvars: HostVars, hosts: Sequence[str], limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the runs of gpu_health say of each GPU: checks, table, verdicts."""
     try:
-        found: dict[str, Any] = gpu_health.assess(registered, known, lane_schema.plain(limits))
+        found: dict[str, Any] = gpu_health.health(hostvars, hosts, lane_schema.plain(limits))
     except (TypeError, ValueError) as error:
         raise AnsibleFilterError(str(error)) from error
     return found
 
 
 class FilterModule:
-    """The table."""
+    """The table, by room. A filter of several hosts takes hostvars and the hosts, in rank order, and reads what they registered."""
 
     def filters(self) -> dict[str, Any]:
         return {
-            "checks_failures": checks_failures,
-            "checks_table": checks_table,
-            "checks_verdict": checks_verdict,
-            "docker_create_text": rank_spec.command_text,
-            "lane_of": lane_of,
-            "lane_preflight": lane_preflight,
-            "lane_rank_drift": lane_rank_drift,
-            "lane_rank_spec": lane_rank_spec,
-            "lane_rank_text": lane_rank_text,
-            "new_lane_text": new_lane_text,
-            "overlay_plan": overlay_plan,
-            "sparklanes_after_reboot": gates_hosts.after_reboot,
+            # common
+            "sparklanes_checks_failures": checks_failures,
+            "sparklanes_checks_table": checks_table,
+            "sparklanes_checks_verdict": checks_verdict,
+            "sparklanes_said": said,
+            # docker
+            "sparklanes_kernels": spread.kernels,
+            "sparklanes_with_image": spread.with_image,
+            # engine
+            "sparklanes_engine_address": engine_api.address,
+            # fabric
+            "sparklanes_bandwidth_checks": dicts(bandwidth.judge),
+            "sparklanes_bandwidth_plan": bandwidth_plan,
+            "sparklanes_bandwidth_unfit": bandwidth_unfit,
+            "sparklanes_network_kept": fabric_addresses.network_kept,
+            "sparklanes_network_plan": network_plan,
+            "sparklanes_network_probes": fabric_addresses.network_probes,
+            # gates
+            "sparklanes_after_reboot": dicts(gates_reboot.after_reboot),
+            "sparklanes_alive": dicts(gates_launch.alive),
             "sparklanes_before_reboot": before_reboot,
-            "sparklanes_bandwidth_checks": gates_launch.bandwidth_checks,
-            "sparklanes_bandwidth_plan": bandwidth.plan,
-            "sparklanes_bandwidth_unfit": bandwidth.unfit,
-            "sparklanes_idle": gates_launch.idle,
+            "sparklanes_corpus": corpus,
+            "sparklanes_engine": gates_forcing.engine,
+            "sparklanes_gate_a": gate_a,
+            "sparklanes_gate_b": dicts(gates_launch.gate_b),
+            "sparklanes_health": health,
+            "sparklanes_idle": dicts(gates_launch.idle),
+            "sparklanes_network_proof": dicts(network.network_proof),
+            "sparklanes_other_lane": gates_launch.other_lane,
+            "sparklanes_preflight": lane_preflight,
+            "sparklanes_rails_kept": dicts(gates_reboot.rails_kept),
+            "sparklanes_reach": dicts(gates_launch.reach),
+            "sparklanes_reach_plans": gates_launch.reach_plans,
+            "sparklanes_serves": gates_launch.serves,
+            "sparklanes_whole_refusal": whole_refusal,
+            # gpu
+            "sparklanes_gpu_health": gpu_verdicts,
+            "sparklanes_gpu_measured": gpu_health.measured_before,
+            # lane
+            "sparklanes_archive_files": lane_archive_files,
+            "sparklanes_jit_cache": lane_jit_cache,
+            "sparklanes_lane": lane_of,
+            "sparklanes_needs": lane_needs,
+            "sparklanes_new_lane": new_lane_text,
+            "sparklanes_rank_drift": lane_rank_drift,
+            "sparklanes_rank_spec": lane_rank_spec,
+            "sparklanes_rank_text": lane_rank_text,
+            # quality
+            "sparklanes_bank": teacher_forcing_bank,
+            "sparklanes_teacher_forcing": teacher_forcing_judge,
+            # rank
+            "sparklanes_boot_seconds": rank_boot.boot_seconds,
+            "sparklanes_cold": rank_boot.cold,
+            "sparklanes_overlays": overlay_plan,
+            # release
+            "sparklanes_archive_lines": lane_restore_lines,
+            "sparklanes_interrupted": controller.interrupted,
+            "sparklanes_lock_is_back": controller.lock_is_back,
+            "sparklanes_prune_table": release_prune.table,
+            "sparklanes_reason": release_restore.why_it_failed,
+            "sparklanes_release": release,
+            "sparklanes_restore": release_restore.what_to_restore,
+            "sparklanes_status": release_status.status,
+            "sparklanes_transaction_id": transaction_id,
+            # weights
             "sparklanes_borrowed": chain_order.borrowed,
-            "sparklanes_budgets": gates_launch.budgets,
             "sparklanes_chain_order": chain_order.chain_order,
             "sparklanes_chain_peers": chain_order.chain_peers,
             "sparklanes_complete_on": chain_order.complete_on,
-            "sparklanes_fabric_plans": fabric_reach.plans,
             "sparklanes_fabric_addresses": chain_order.fabric_addresses,
-            "sparklanes_gate_a": gate_a,
-            "sparklanes_gate_images": gate_images,
-            "lane_archive_files": lane_archive_files,
-            "lane_jit_cache": lane_jit_cache,
-            "lane_needs": lane_needs,
-            "lane_restore_lines": lane_restore_lines,
-            "prune_table": release_prune.table,
-            "sparklanes_gate_b": gates_launch.gate_b,
             "sparklanes_gpu_free": gates_hosts.gpu_free,
-            "sparklanes_gpu_health": gpu_verdicts,
-            "sparklanes_health": health,
-            "sparklanes_hosts_kept": hosts_kept,
-            "sparklanes_identities": gates_launch.identities,
             "sparklanes_management_addresses": chain_order.management_addresses,
             "sparklanes_models": chain_order.models,
             "sparklanes_one_time_secret": one_time_secret,
-            "sparklanes_network_plan": gates_launch.network_plan,
-            "sparklanes_network_probes": gates_launch.network_probes,
-            "sparklanes_network_proof": gates_launch.network_proof,
-            "sparklanes_other_lane": gates_launch.other_lane,
-            "sparklanes_ranks_alive": gates_launch.ranks_alive,
-            "sparklanes_rails_kept": gates_hosts.rails_kept,
-            "sparklanes_reach": gates_launch.reach,
-            "sparklanes_reason": gates_launch.reason,
-            "sparklanes_release_id": gates_launch.release_id,
-            "sparklanes_restore": gates_launch.what_to_restore,
-            "sparklanes_serves": gates_launch.serves,
-            "sparklanes_staging": gates_launch.staging_of,
-            "sparklanes_status": gates_launch.status_lines,
-            "sparklanes_transaction_id": transaction_id,
             "sparklanes_weights_lack": chain_order.lack,
             "sparklanes_weights_now": chain_order.now,
             "sparklanes_weights_servers": chain_order.servers,
             "sparklanes_weights_table": chain_order.table,
-            "teacher_forcing_bank": teacher_forcing_bank,
-            "teacher_forcing_judge": teacher_forcing_judge,
-            "teacher_forcing_source": teacher_forcing_source,
         }

@@ -8,13 +8,14 @@ ran have no facts; the words that Ansible or the module gave for it go into the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check, judged
 
 Facts = Mapping[str, Any]
+HostVars = Mapping[str, Mapping[str, Any]]
 
 NO_ANSWER = "no answer over ssh"
 NOT_ASKED = "was not asked: an earlier step failed on this host, or it did not answer there"
@@ -89,3 +90,19 @@ def check_rows(result: Any, id: str, host: str, expected: str, remedy: str) -> l
     if problem:
         made.append(judged(id, host, None, problem, expected, remedy))
     return made
+
+
+def results(hostvars: HostVars, hosts: Sequence[str], name: str) -> dict[str, Any]:
+    """Host → what is there under the name of a result or fact, None where nothing is. `hosts`: in rank order."""
+    return {host: hostvars[host].get(name) for host in hosts}
+
+
+def looks(hostvars: HostVars, hosts: Sequence[str], name: str, part: str = "") -> dict[str, Look]:
+    """Host → what is known by the result that was registered as `name`, or by a part of it."""
+    return {host: look(result, part) for host, result in results(hostvars, hosts, name).items()}
+
+
+def said(hostvars: HostVars, hosts: Sequence[str], name: str) -> list[str]:
+    """The messages of these results, without those that say nothing."""
+    found = [result.get("msg") for result in results(hostvars, hosts, name).values() if isinstance(result, Mapping)]
+    return [str(message) for message in found if message]

@@ -43,6 +43,12 @@ class EngineError(Exception):
         self.status = status
 
 
+def address(api: Mapping[str, Any], elsewhere: str = "127.0.0.1") -> str:
+    """http://HOST:PORT of an engine. api: host and port of its rank spec. elsewhere: whom to ask where it listens on every address."""
+    host = elsewhere if api["host"] in ("0.0.0.0", "::", "") else str(api["host"])
+    return f"http://{f'[{host}]' if ':' in host else host}:{api['port']}"
+
+
 def excerpt(text: str) -> str:
     """The start of an answer on one line, short enough for a message."""
     flat = " ".join(text.split())

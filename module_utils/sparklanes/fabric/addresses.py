@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
-from ansible.module_utils.sparklanes.common.registered import Look, look
+from ansible.module_utils.sparklanes.common.registered import HostVars, Look, look, looks, results
+from ansible.module_utils.sparklanes.fabric import reach
 from ansible.module_utils.sparklanes.fabric.netplan import BLOCKS, NOTHING, render
 
 Facts = Mapping[str, Any]
@@ -232,3 +233,21 @@ def as_fabrics(rails: Mapping[str, Sequence[Facts]], mtu: int) -> dict[str, dict
             ],
         }
     return made
+
+
+def network_plan(hostvars: HostVars, hosts: Sequence[str], present: bool = True) -> dict[str, Any]:
+    """{rails: host → the rails of its file, checks: all that is to be said about them}, from the settings and the looks of role
+    fabric_network."""
+    settings = {host: dict(wanted or {}) for host, wanted in results(hostvars, hosts, "fabric_network_settings").items()}
+    rails, made = judge(settings, looks(hostvars, hosts, "fabric_network_now"), present)
+    return {"rails": rails, "checks": made}
+
+
+def network_probes(rails: Mapping[str, Sequence[Facts]], mtu: int) -> dict[str, list[dict[str, Any]]]:
+    """Host → pings that prove the new addresses."""
+    return reach.plan(as_fabrics(rails, int(mtu)))
+
+
+def network_kept(hostvars: HostVars, hosts: Sequence[str]) -> list[str]:
+    """The hosts that keep a new network: their trial has ended well."""
+    return [host for host, result in results(hostvars, hosts, "fabric_network_kept").items() if (result or {}).get("changed")]

@@ -15,6 +15,8 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.common.registered import HostVars, looks
+from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
 
 # Gb/s. NVIDIA's guide measures 92.6 + 97.3 over the two halves at once, one half alone reaches 111.7; 8 to 25 is a
 # ConnectX-7 whose initialisation is stale (dgx-spark-playbooks PR 108). docs/fabric.md.
@@ -178,6 +180,19 @@ def checks(host: str, planned: Sequence[Facts], results: Sequence[Facts] | None)
         text = f"RDMA packets of {', '.join(f'{mtu} bytes on {hca}' for hca, mtu in low.items())}"
         remedy = "MTU 1500 gives packets of 1024 bytes: set 9000 on every Spark (playbooks/fabric_network.yml) and jumbo frames on the switch."
         made.append(Check("FABRIC.BANDWIDTH_MTU", host, WARN, text, f"{RDMA_MTU} bytes", remedy))
+    return made
+
+
+def judge(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:
+    """The checks of every host, from what role fabric_bandwidth registered."""
+    made = []
+    found = looks(hostvars, hosts, "fabric_bandwidth_result")
+    for host, mine in plan(fabrics_of(hostvars, hosts)).items():
+        measured = (found[host].facts or {}).get("measured")
+        if not isinstance(measured, list):
+            why = found[host].problem or "the module gave no measured"
+            measured = [{"port": test["port"], "error": why} for test in mine["measure"]]
+        made += checks(host, mine["measure"], measured)
     return made
 
 

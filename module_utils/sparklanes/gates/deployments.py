@@ -135,3 +135,24 @@ def single_refusals(names: Mapping[str, str], play_hosts: Sequence[str]) -> list
         ]
     remedy = f"Launch one deployment at a time: -l {found[0]}"
     return [Check("DEPLOYMENT.ONE", "all", FAIL, f"this run holds {', '.join(found)}", "one deployment", remedy)]
+
+
+def whole_refusal(names: Mapping[str, str], groups: Mapping[str, Sequence[str]], hosts: Sequence[str], deployment: str) -> str:
+    """Why a verb for ranks may not work on these hosts, empty where it may: it takes every rank of one deployment and nothing else.
+
+    names: host of the run → its deployment. hosts: those of the run. What -l leaves out would be a rank that nobody watches.
+    """
+    members = list(groups.get(deployment) or [])
+    asked = sorted({names.get(host) or DEFAULT for host in hosts})
+    others = [host for host in hosts if host not in members]
+    missing = [host for host in members if host not in hosts]
+    if len(asked) > 1:
+        return f"These hosts belong to the deployments {', '.join(asked)}; take one at a time: -l NAME."
+    if others:
+        return (
+            f"{', '.join(others)} say deployment: {deployment} but are not in that group; take its hosts only: -l {deployment}, "
+            "without -e deployment."
+        )
+    if missing:
+        return f"Deployment {deployment} also has {', '.join(missing)}, which -l leaves out. Use -l {deployment}."
+    return ""

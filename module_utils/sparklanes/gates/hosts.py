@@ -1,25 +1,22 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What gates, health and a reboot make of what the hosts themselves reported: registered results in, checks out.
+"""How hosts are kept, as gate A and playbooks/health.yml judge it: registered results in, checks out.
 
 A host that did not answer, and one whose look failed, count as hosts of which nothing is known (`common.registered`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
-from ansible.module_utils.sparklanes.common.registered import check_rows, look
-from ansible.module_utils.sparklanes.gates import readiness
-from ansible.module_utils.sparklanes.gates.launch import reach
+from ansible.module_utils.sparklanes.common.registered import Facts, look
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import parity
 from ansible.module_utils.sparklanes.host import rules as host_rules
 from ansible.module_utils.sparklanes.lane.schema import LAYERS
 
-Facts = Mapping[str, Any]
+FATAL = parity.FATAL
 # What of a lane says how a host is to be kept.
 LANE_SETTINGS = (
     "lane_swappiness", "lane_swap", "lane_swap_min_gib", "lane_engine_boots_warn", *(f"lane_container{layer}" for layer in LAYERS),
@@ -30,10 +27,10 @@ def hosts_kept(
     registered: Facts,
     lanes: Facts,
     received: float,
-    fatal: Sequence[str] = parity.FATAL,
+    fatal: Sequence[str] = FATAL,
     swappiness: Facts | None = None,
     launch: bool = False,
-) -> list[dict[str, str]]:
+) -> list[Check]:
     """Whether each host is kept as wanted, and what they have in common.
 
     registered: host → result of host_info. lanes: host → the lane's settings. received: when the answers were there, by the
@@ -61,19 +58,7 @@ def hosts_kept(
     if len(found) > 1:
         made += parity.alike(told, tuple(fatal))
     made += parity.clock(told, received)
-    return [check.to_dict() for check in made]
-
-
-def before_reboot(registered: Facts, deployment: str, transaction: str, now: float) -> list[dict[str, str]]:
-    """What a reboot would hurt that is not this deployment's own. `registered`: host → result of readiness_info."""
-    looks = {host: look(result, "readiness") for host, result in registered.items()}
-    made = readiness.reachable(list(looks), looks)
-    for host, seen in looks.items():
-        if (known := seen.facts) is not None:
-            made.append(readiness.docker(host, known))
-            made.append(readiness.lock(host, known, transaction, now))
-            made.append(readiness.strangers(host, known, deployment))
-    return [check.to_dict() for check in made]
+    return made
 
 
 def gpu_free(hostvars: Facts, hosts: Sequence[str], register: str = "reboot_stopped") -> list[dict[str, str]]:
@@ -95,64 +80,4 @@ def gpu_checks(host: str, facts: Facts, wanted: bool) -> list[Check]:
     found = facts.get("gpu") or {}
     if not found.get("present") and not wanted:
         return [Check("GPU.DRIVER", host, SKIP, "no nvidia-smi here, and nothing that asks for a GPU")]
-    made: list[Check] = gpu_rules.gate(host, found)
-    return made
-
-
-def after_reboot(host: str, before: Facts, after: Facts) -> list[dict[str, str]]:
-    """One Spark after its reboot. `before`, `after`: host (host_info), readiness (readiness_info), memory (memory_info), fabric, swappiness."""
-    old, new = (look(seen.get("host"), "host") for seen in (before, after))
-    was, now = (look(seen.get("readiness"), "readiness") for seen in (before, after))
-    kept = new.facts or {}
-    made = host_rules.rebooted(host, old.facts or {}, kept, dict(before.get("fabric") or {}), dict(after.get("fabric") or {}))
-    if not kept:
-        made.append(judged("HOST.FACTS", host, None, new.problem or "the module told nothing", "measured", f"Look at {host}."))
-    made += readiness.reachable([host], {host: now})
-    facts = now.facts or {}
-    made.append(readiness.docker(host, facts))
-    made += gpu_checks(host, facts, bool(((was.facts or {}).get("gpu") or {}).get("present")))
-    if kept:
-        made += parity.known(host, kept)
-        made += [
-            host_rules.swappiness(host, kept, int(before["swappiness"]) if before.get("swappiness") else None),
-            host_rules.semaphores(host, kept),
-            host_rules.page_cache(host, kept),
-        ]
-    made += check_rows(after.get("memory"), "MEM.FREE", host, "measured", f"Look at {host}.")
-    return [check.to_dict() for check in made]
-
-
-def rails_kept(before: Mapping[str, Facts], now: Mapping[str, Facts]) -> list[dict[str, str]]:
-    """After the last reboot: the reboot of one Spark takes down the link of its neighbour, which was proven before. Host → roce_fabric."""
-    return [host_rules.rails(host, dict(fabric or {}), dict(now.get(host) or {})).to_dict() for host, fabric in before.items()]
-
-
-def health(looks: Mapping[str, Facts], received: float, fatal: Sequence[str] = parity.FATAL) -> list[dict[str, str]]:
-    """The one table about a deployment. `looks`: host → what playbooks/health.yml registered: readiness, host, memory, roce, fabric
-    (results and the fact roce_fabric), lane (the lane's variables, empty without one) and other_lane (that serves instead)."""
-    made = [
-        Check.from_dict(check)
-        for check in reach(
-            {host: one.get("roce") for host, one in looks.items()}, {host: one.get("fabric") or {} for host, one in looks.items()}
-        )
-    ]
-    lanes = {host: one.get("lane") or {} for host, one in looks.items()}
-    for host, one in looks.items():
-        seen = look(one.get("readiness"), "readiness")
-        if seen.facts is not None or seen.broke:
-            made += check_rows(one.get("memory"), "MEM.CMA", host, "measured", f"Look at {host}.")
-        if (known := seen.facts) is None:
-            made += [check for check in readiness.reachable([host], {host: seen}) if check not in made]
-            continue
-        made.append(readiness.docker(host, known))
-        made.append(readiness.deaths(host, known))
-        container = [lanes[host].get(f"lane_container{layer}") or {} for layer in LAYERS]
-        made += gpu_checks(host, known, any(layer.get("gpus") for layer in container))
-    # While another lane serves, its swappiness is live.
-    wanted = {
-        host: int(lane["lane_swappiness"])
-        for host, lane in lanes.items()
-        if lane.get("lane_swappiness") is not None and not looks[host].get("other_lane")
-    }
-    made_of_hosts = hosts_kept({host: one.get("host") for host, one in looks.items()}, lanes, received, fatal, wanted)
-    return [check.to_dict() for check in made] + made_of_hosts
+    return gpu_rules.gate(host, found)

@@ -1,7 +1,8 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What a launch makes of the results that its hosts registered: checks of the gates, what serves, why it failed, what to restore.
+"""The gates of a launch, each one function: what the roles registered on its hosts in, checks out.
 
+`hostvars` are Ansible's, `hosts` the ranks of the deployment in order. `specs` and `lanes`: host → its rendered rank spec and its lane.
 A host that did not answer, and one whose look failed, count as hosts of which nothing is known (`common.registered`).
 """
 
@@ -10,88 +11,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import failures, judged
-from ansible.module_utils.sparklanes.common.registered import Look, answered, look
-from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
-from ansible.module_utils.sparklanes.fabric import bandwidth
+from ansible.module_utils.sparklanes.common.checks import Check
+from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, Look, check_rows, look, looks, results
+from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
+from ansible.module_utils.sparklanes.fabric import nccl_conf
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
+from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import image as gates_image
 from ansible.module_utils.sparklanes.gates import readiness
+from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.lane import budget
-from ansible.module_utils.sparklanes.release import restore as release_restore
-from ansible.module_utils.sparklanes.release import status as release_status
-from ansible.module_utils.sparklanes.release import store as release_store
 
-Facts = Mapping[str, Any]
+# Check id → the variable in which a staging role registered its look.
+STAGING = {"WEIGHTS.STAGED": "model_weights_result", "OVERLAYS.STAGED": "kernel_overlays_result"}
 
 
-def gate_a(
-    registered: Facts,
-    specs: Facts,
-    staging: Facts,
-    fabrics: Facts,
-    transaction: str,
-    now: float,
-    break_lock: bool = False,
-    forget_deaths: bool = False,
-) -> list[dict[str, str]]:
-    """Checks of gate A. `registered`: host → result of readiness_info; `fabrics`: host → roce_fabric."""
-    hosts = list(specs)
-    made = readiness.gate_a(
-        hosts,
-        {host: look(registered.get(host), "readiness") for host in hosts},
-        specs,
-        staging,
-        transaction,
-        now,
-        fabric_reach.plans(specs, fabrics),
-        bool(break_lock),
-        bool(forget_deaths),
-    )
-    return [check.to_dict() for check in made]
-
-
-def images(registered: Facts, lanes: Facts, specs: Facts) -> list[dict[str, str]]:
-    """Whether the image holds what the lane says. One Spark is asked for all, as IMAGE.PARITY makes sure that they hold one image.
-
-    registered: host → result of readiness_info; lanes: host → its lane; specs: host → its rank spec.
-    """
-    known = {host: (look(registered.get(host), "readiness").facts or {}).get("image") for host in specs}
-    if not any(known.values()):
-        return []  # IMAGE.DIGEST says so
-    host = next((host for host, image in known.items() if image and image.get("probe")), next(iter(specs)))
-    probe = (known[host] or {}).get("probe")
-    return [check.to_dict() for check in gates_image.checks(host, probe, lanes.get(host) or {}, specs[host])]
-
-
-def budgets(registered: Facts, lanes: Facts) -> list[dict[str, str]]:
-    """Whether the lane fits each Spark as it is now. `registered`: host → result of readiness_info; `lanes`: host → its lane.
-
-    A host that did not answer is a failed row of gate A already.
-    """
-    made = []
-    for host, lane in lanes.items():
-        facts = look(registered.get(host), "readiness").facts
-        if facts is None or not lane:
-            continue
-        now = readiness.serving(facts)
-        idle = not now.containers and not now.processes  # memory that is short for no known reason counts as short
-        made += budget.checks(lane, host, budget.Node.of(facts.get("memory"), idle))
-    return [check.to_dict() for check in made]
-
-
-def reach(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
-    """The first look of a launch: every rank answers, and their fabrics belong together.
-
-    registered: host → result of roce_facts, in rank order. Fabrics of some of the ranks are not compared.
-    """
-    hosts = list(registered)
-    there = {host: _fabric_look(registered.get(host)) for host in hosts}
-    made = readiness.reachable(hosts, there)
-    if all(seen.facts is not None for seen in there.values()):
-        made += fabric_cluster.cluster_checks({host: dict(fabrics.get(host) or {}) for host in hosts})
-    return [check.to_dict() for check in made]
+def reach(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:
+    """The first look of a launch: every rank answers, and their fabrics belong together. Those of some of the ranks are not compared."""
+    found = {host: _fabric_look(result) for host, result in results(hostvars, hosts, "__roce_found").items()}
+    made = readiness.reachable(hosts, found)
+    if all(seen.facts is not None for seen in found.values()):
+        made += fabric_cluster.cluster_checks(fabrics_of(hostvars, hosts))
+    return made
 
 
 def _fabric_look(result: Any) -> Look:
@@ -101,126 +44,118 @@ def _fabric_look(result: Any) -> Look:
     return look(result)
 
 
-def identities(specs: Facts, hostvars: Facts) -> list[dict[str, Any]]:
-    """What each rank runs and reads, for the gate that compares them: {rank, node, image, overlays, weights}."""
-    return [
-        {
-            "rank": spec["rank"],
-            "node": host,
-            "image": str(spec["image"]).rpartition("@")[2],
-            "overlays": sorted(str(mount["source"]) for mount in spec["mounts"] if "/overlays/" in str(mount["source"])),
-            "weights": weights_of(answered(hostvars[host].get("model_weights_result")) or {}),
-        }
-        for host, spec in specs.items()
-    ]
+def reach_plans(hostvars: HostVars, hosts: Sequence[str], specs: Facts) -> dict[str, dict[str, Any]]:
+    """Host → what its readiness_info is to try over the fabric."""
+    return fabric_reach.plans(specs, fabrics_of(hostvars, hosts))
 
 
-def weights_of(result: Facts) -> list[Any]:
-    """What names the models that a staging result found complete."""
-    return [[model.get("name"), model.get("revision"), model.get("manifest_sha256")] for model in result.get("models") or []]
+def gate_a(
+    hostvars: HostVars,
+    hosts: Sequence[str],
+    specs: Facts,
+    lanes: Facts,
+    transaction: str,
+    now: float,
+    received: float,
+    fatal: Sequence[str] = gates_hosts.FATAL,
+    break_lock: bool = False,
+    forget_deaths: bool = False,
+) -> list[Check]:
+    """Everything that can be known before the stop.
+
+    transaction: the id under which this controller works; it may hold the lock already. now: seconds since the epoch. received: when
+    the hosts' facts were there. fatal: properties whose difference stops a launch. break_lock, forget_deaths: a person's decisions.
+    """
+    found = looks(hostvars, hosts, "gates_readiness", "readiness")
+    facts = {host: seen.facts for host, seen in found.items()}
+    plans = reach_plans(hostvars, hosts, specs)
+    made = readiness.reachable(hosts, found)
+    for host in hosts:
+        known, spec = facts[host], specs[host]
+        if known is None:
+            continue
+        deployment = str(spec["deployment"])
+        made.append(readiness.docker(host, known))
+        made.append(readiness.lock(host, known, transaction, now, break_lock))
+        made.append(readiness.deaths(host, known, forget_deaths))
+        made.append(readiness.strangers(host, known, deployment))
+        made += readiness.ports(host, known, readiness.wanted_ports(spec), deployment, stopped=False)
+        made.append(readiness.image(host, known, str(spec["image"])))
+        made += [readiness.staged(host, id_, hostvars[host].get(name)) for id_, name in STAGING.items()]
+        if known.get("image"):
+            made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
+        made += fabric_reach.gate_checks(host, plans.get(host) or {}, known, facts[hosts[0]])
+        made += readiness.shared_memory(host, known, spec.get("options") or {})
+        if (spec.get("options") or {}).get("gpus"):
+            made += gpu_rules.gate(host, known.get("gpu") or {})
+    images = {host: (known or {}).get("image") for host, known in facts.items()}
+    made += docker_images.parity(images)
+    made += budgets(facts, lanes)
+    made += image_checks(images, lanes, specs)
+    made += gates_hosts.hosts_kept(results(hostvars, hosts, "gates_host"), lanes, received, fatal, launch=True)
+    return made
 
 
-def staging_of(variables: Facts) -> dict[str, Any]:
-    """What the looks of the staging roles registered for one host, by check id."""
-    return {"WEIGHTS.STAGED": variables.get("model_weights_result"), "OVERLAYS.STAGED": variables.get("kernel_overlays_result")}
+def budgets(facts: Mapping[str, Facts | None], lanes: Facts) -> list[Check]:
+    """Whether the lane fits each Spark as it is now. A host that did not answer is a failed row of gate A already."""
+    made = []
+    for host, known in facts.items():
+        lane = lanes.get(host)
+        if known is None or not lane:
+            continue
+        idle = not readiness.serving(known).holder()
+        made += budget.checks(lane, host, budget.Node.of(known.get("memory"), idle))
+    return made
 
 
-def gate_b(registered: Facts, specs: Facts, settled: Facts, lanes: Facts | None = None) -> list[dict[str, str]]:
-    """Checks of gate B. `registered`, `settled`: host → result of readiness_info and of memory_settle; `lanes`: host → its lane."""
-    hosts = list(specs)
-    looks = {host: look(registered.get(host), "readiness") for host in hosts}
-    made = readiness.gate_b(hosts, looks, specs, settled)
-    for host, seen in looks.items():
-        lane = (lanes or {}).get(host)
-        if seen.facts is not None and lane:
+def image_checks(images: Mapping[str, Facts | None], lanes: Facts, specs: Facts) -> list[Check]:
+    """Whether the image holds what the lane says. One Spark is asked for all, as IMAGE.PARITY makes sure that they hold one image."""
+    if not any(images.values()):
+        return []  # IMAGE.DIGEST says so
+    host = next((host for host, image in images.items() if image and image.get("probe")), next(iter(specs)))
+    return gates_image.checks(host, (images[host] or {}).get("probe"), lanes.get(host) or {}, specs[host])
+
+
+def gate_b(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lanes: Facts) -> list[Check]:
+    """After the stop: nothing of the old ranks left, ports and GPU free, memory there."""
+    found = looks(hostvars, hosts, "gates_readiness", "readiness")
+    settled = results(hostvars, hosts, "gates_settled")
+    made = readiness.reachable(hosts, found)
+    for host in hosts:
+        known, spec = found[host].facts, specs[host]
+        if known is None:
+            continue
+        made.append(readiness.stopped(host, known, str(spec["deployment"])))
+        made += readiness.ports(host, known, readiness.wanted_ports(spec), str(spec["deployment"]), stopped=True)
+        if (spec.get("options") or {}).get("gpus"):
+            made.append(readiness.gpu_idle(host, known))
+        made += check_rows(settled[host], "MEM.SETTLED", host, "memory settled and touched", f"Look at /proc/meminfo of {host}.")
+        if lanes.get(host):
             # Nothing runs any more: what the engine will ask for at its start can be compared.
-            made += budget.check_utilization(lane, host, budget.Node.of(seen.facts.get("memory"), idle=True))
-    return [check.to_dict() for check in made]
+            made += budget.check_utilization(lanes[host], host, budget.Node.of(known.get("memory"), idle=True))
+    return made
 
 
-def idle(registered: Facts, hosts: Sequence[str]) -> list[dict[str, str]]:
-    """Whether nothing runs on any of these hosts. `registered`: host → result of readiness_info; a missing one counts as busy."""
-    return [readiness.idle(host, look(registered.get(host), "readiness")).to_dict() for host in hosts]
+def alive(hostvars: HostVars, hosts: Sequence[str], release: str) -> list[Check]:
+    """Every rank's container runs this release, and rank 0 gave a real generation."""
+    head = hosts[0]
+    remedy = f"Ask it by hand on {head}, and read the log of each rank."
+    made = readiness.ranks_alive(hosts, looks(hostvars, hosts, "gates_rank"), release)
+    return made + check_rows(hostvars[head].get("gates_probe"), "ENGINE.HEALTH", head, "a real generation", remedy)
 
 
-def bandwidth_checks(registered: Facts, fabrics: Facts) -> list[dict[str, str]]:
-    """`registered`: host → result of fabric_bandwidth; `fabrics`: host → roce_fabric, in rank order."""
-    made = []
-    for host, mine in bandwidth.plan(fabrics).items():
-        seen = look(registered.get(host))
-        measured = (seen.facts or {}).get("measured")
-        if not isinstance(measured, list):
-            why = seen.problem or "the module gave no measured"
-            measured = [{"port": test["port"], "error": why} for test in mine["measure"]]
-        made += bandwidth.checks(host, mine["measure"], measured)
-    return [check.to_dict() for check in made]
-
-
-def network_plan(settings: Facts, registered: Facts, present: bool = True) -> dict[str, Any]:
-    """Rails of each host and all checks of them. `registered`: host → result of fabric_network_info."""
-    infos = {host: look(registered.get(host)) for host in settings}
-    rails, made = fabric_addresses.judge(settings, infos, bool(present))
-    return {"rails": rails, "checks": [check.to_dict() for check in made]}
-
-
-def network_probes(rails: Facts, mtu: int) -> dict[str, list[dict[str, Any]]]:
-    """Host → pings that prove the new addresses."""
-    return fabric_reach.plan(fabric_addresses.as_fabrics(rails, int(mtu)))
-
-
-def network_proof(tried: Facts, pinged: Facts, rails: Facts, mtu: int) -> list[dict[str, str]]:
-    """Whether every host took the new network and its peers answer. `tried`, `pinged`: host → results of fabric_network."""
-    made = []
-    probes = network_probes(rails, mtu)
-    for host, result in tried.items():
-        seen = look(result)
-        remedy = "" if seen.broke else "Its timer takes the network back by itself."
-        made.append(judged("NETPLAN.APPLIED", host, seen.facts is not None, seen.problem or "applied", "applied", remedy))
-        asked = look(pinged.get(host))
-        if pinged.get(host) and probes.get(host):
-            made += failures(readiness.reachable([host], {host: asked}))
-        made += fabric_reach.peer_checks(host, probes.get(host) or [], (asked.facts or {}).get("probes"))
-    return [check.to_dict() for check in made]
-
-
-def ranks_alive(registered: Facts, hosts: Sequence[str], release: str) -> list[dict[str, str]]:
-    looks = {host: look(registered.get(host)) for host in hosts}
-    return [check.to_dict() for check in readiness.ranks_alive(hosts, looks, release)]
-
-
-def serves(registered: Facts, release: str) -> bool:
-    """Whether every rank already runs this release. `registered`: host → result of readiness_info."""
-    facts = {host: look(result, "readiness").facts for host, result in registered.items()}
+def serves(hostvars: HostVars, hosts: Sequence[str], release: str, name: str) -> bool:
+    """Whether every rank already runs this release. `name`: of the variable in which readiness_info was registered."""
+    facts = {host: seen.facts for host, seen in looks(hostvars, hosts, name, "readiness").items()}
     return readiness.serves(list(facts), facts, release)
 
 
-def other_lane(result: Facts, lane: str | None) -> str:
+def idle(hostvars: HostVars, hosts: Sequence[str], name: str) -> list[Check]:
+    """Whether nothing runs on any of these hosts. `name`: of the variable in which readiness_info was registered."""
+    return [readiness.idle(host, seen) for host, seen in looks(hostvars, hosts, name, "readiness").items()]
+
+
+def other_lane(result: Any, lane: str | None) -> str:
     """The lane that serves on a host, if it is another one. `result`: of readiness_info."""
     known = look(result, "readiness").facts
     return readiness.other_lane(known, lane or "") if known else ""
-
-
-def status_lines(hostvars: Facts, hosts: Sequence[str]) -> list[str]:
-    """What playbooks/status.yml shows for one deployment."""
-    rows = []
-    for host in hosts:
-        known = hostvars[host]
-        looked, rank = look(known.get("status_readiness"), "readiness"), look(known.get("status_rank"))
-        rows.append(release_status.Row(host, looked, rank, dict(known.get("roce_fabric") or {})))
-    return release_status.lines(rows)
-
-
-def reason(registered: Facts, failure: Facts) -> dict[str, Any]:
-    """Why a launch failed. `registered`: host → result of rank_info."""
-    return release_restore.reason({host: look(result) for host, result in registered.items()}, failure)
-
-
-def what_to_restore(registered: Facts, why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
-    """`registered`: host → result of readiness_info."""
-    now = {host: look(one, "readiness") for host, one in registered.items()}
-    return release_restore.restore(now, why, failed_release, bool(forget_deaths))
-
-
-def release_id(specs: Facts, identity: Facts) -> str:
-    """The id of the release that these rank specs (host → spec) and this identity make."""
-    return release_store.release_id([specs[host] for host in specs], identity)

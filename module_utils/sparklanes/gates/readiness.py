@@ -1,11 +1,9 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Gates A and B as rules: from what each Spark reported to checks.
+"""Rules over what one Spark reported (`readiness_info`), or what its roles registered.
 
-Gate A runs while the old lane still serves: it proves that everything the new release needs
-is there, on every rank, before anything is stopped. Gate B runs after the stop: it proves
-that nothing of the old ranks is left and that there is room. A host that did not report, and
-one whose look failed, are failed rows, never gaps.
+Gate A asks them while the old lane still serves, before anything is stopped; gate B after the stop (`gates.launch`).
+A host that did not report, and one whose look failed, are failed rows, never gaps.
 """
 
 from __future__ import annotations
@@ -14,14 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
-from ansible.module_utils.sparklanes.common.registered import Look, check_rows, look, words
+from ansible.module_utils.sparklanes.common.registered import Look, look, words
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
-from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
-from ansible.module_utils.sparklanes.fabric import nccl_conf
-from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal
 
 Facts = Mapping[str, Any]
@@ -203,46 +197,6 @@ def shared_memory(host: str, facts: Facts, options: Mapping[str, Any]) -> list[C
     ]
 
 
-def gate_a(
-    hosts: Sequence[str],
-    looks: Mapping[str, Look],
-    specs: Mapping[str, Mapping[str, Any]],
-    staging: Mapping[str, Mapping[str, Any]],
-    transaction: str,
-    now: float,
-    reach: Mapping[str, Facts],
-    break_lock: bool = False,
-    forget_deaths: bool = False,
-) -> list[Check]:
-    """Everything that can be known before the stop.
-
-    hosts: the ranks in order. looks: `readiness_info` of each. specs: the rendered rank spec of each.
-    staging: per host, registered results of the staging modules, which only looked, by check id.
-    reach: what each was to try over the fabric (fabric_reach.plans).
-    """
-    made = reachable(hosts, looks)
-    facts = {host: (looks.get(host) or look(None)).facts for host in hosts}
-    for host in hosts:
-        known, spec = facts[host], specs[host]
-        if known is None:
-            continue
-        made.append(docker(host, known))
-        made.append(lock(host, known, transaction, now, break_lock))
-        made.append(deaths(host, known, forget_deaths))
-        made.append(strangers(host, known, str(spec["deployment"])))
-        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=False)
-        made.append(image(host, known, str(spec["image"])))
-        made += [staged(host, id_, result) for id_, result in (staging.get(host) or {}).items()]
-        if known.get("image"):
-            made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
-        made += fabric_reach.gate_checks(host, reach.get(host) or {}, known, facts.get(hosts[0]))
-        made += shared_memory(host, known, spec.get("options") or {})
-        if (spec.get("options") or {}).get("gpus"):
-            made += gpu_rules.gate(host, known.get("gpu") or {})
-    made += docker_images.parity({host: (facts.get(host) or {}).get("image") for host in hosts})
-    return made
-
-
 def _weights_proof(facts: Facts) -> bool:
     return facts.get("staged") is True
 
@@ -270,39 +224,11 @@ def wanted_ports(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     return wanted
 
 
-def gate_b(
-    hosts: Sequence[str],
-    looks: Mapping[str, Look],
-    specs: Mapping[str, Mapping[str, Any]],
-    settled: Mapping[str, Any],
-) -> list[Check]:
-    """After the stop: nothing of the old ranks left, ports and GPU free, memory there.
-
-    settled: host → registered result of `memory_settle`, which judged what it did.
-    """
-    made = reachable(hosts, looks)
-    for host in hosts:
-        known, spec = (looks.get(host) or look(None)).facts, specs[host]
-        if known is None:
-            continue
-        left = [box["name"] for box in known.get("containers") or [] if box.get("deployment") == spec["deployment"]]
-        made.append(
-            judged(
-                "RANK.STOPPED",
-                host,
-                not left,
-                ", ".join(left) or "no rank left",
-                "no rank left",
-                f"Look at {host}: docker ps -a.",
-            )
-        )
-        made += ports(host, known, wanted_ports(spec), str(spec["deployment"]), stopped=True)
-        if (spec.get("options") or {}).get("gpus"):
-            made.append(gpu_idle(host, known))
-        made += check_rows(
-            settled.get(host), "MEM.SETTLED", host, "memory settled and touched", f"Look at /proc/meminfo of {host}."
-        )
-    return made
+def stopped(host: str, facts: Facts, deployment: str) -> Check:
+    left = [box["name"] for box in facts.get("containers") or [] if box.get("deployment") == deployment]
+    return judged(
+        "RANK.STOPPED", host, not left, ", ".join(left) or "no rank left", "no rank left", f"Look at {host}: docker ps -a."
+    )
 
 
 def gpu_idle(host: str, facts: Facts) -> Check:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
-from ansible.module_utils.sparklanes.common.registered import look, words
+from ansible.module_utils.sparklanes.common.registered import HostVars, look, looks, results, words
 from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SLACK_MHZ
 from ansible.module_utils.sparklanes.gpu.nvidia_smi import WISHED
@@ -352,9 +352,7 @@ def remembered(host: str, runs: Sequence[Run], boot: str) -> Check:
     return Check("GPU.HEALTH", host, PASS if verdict in (OK, CAPPED) else FAIL, found, EXPECTED, again)
 
 
-def assess(
-    registered: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]], limits: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def assess(registered: Mapping[str, Any], known: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What playbooks/gpu_health.yml shows and keeps. registered, known: host → result of gpu_health, of gpu_health_info."""
     unknown = sorted(set(limits or {}) - set(Limits.__dataclass_fields__))
     if unknown:
@@ -397,3 +395,13 @@ def assess(
         "verdicts": {host: verdict.verdict for host, verdict in verdicts.items()},
         "at": {host: int(run["at"]) for host, run in runs.items() if run and run.get("at")},
     }
+
+
+def health(hostvars: HostVars, hosts: Sequence[str], limits: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`assess`, from what role gpu_health registered."""
+    return assess(results(hostvars, hosts, "gpu_health_result"), results(hostvars, hosts, "gpu_health_known"), limits)
+
+
+def measured_before(hostvars: HostVars, hosts: Sequence[str]) -> bool:
+    """Whether each of these hosts has a run of its own to be compared with."""
+    return all((seen.facts or {}).get("runs") for seen in looks(hostvars, hosts, "gpu_health_known").values())

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.registered import HostVars, looks, results
 
 
 def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
@@ -62,3 +64,15 @@ def transaction_id(
     if remember and not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
         write_json(note, {"id": chosen, "pid": run, "started": started})
     return chosen
+
+
+def interrupted(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
+    """Whether no living transaction is open on any host. `name`: of the variable in which readiness_info was registered."""
+    found = [seen.facts for seen in looks(hostvars, hosts, name, "readiness").values()]
+    return all(facts is not None and (not facts.get("transaction") or facts["transaction"].get("expired")) for facts in found)
+
+
+def lock_is_back(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
+    """Whether no host may hold the lock any more. `name`: of the variable in which closing it was registered; who never had it skips."""
+    found = [result or {} for result in results(hostvars, hosts, name).values()]
+    return all("deployment_state" in result or "skipped" in result for result in found)

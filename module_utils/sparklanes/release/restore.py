@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.registered import Look
+from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState
 
 Facts = Mapping[str, Any]
@@ -100,3 +100,20 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
     if nodes != list(now):
         return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
     return {"release": release, "manifest": first["manifest"], "api": first["api"], "refusal": ""}
+
+
+def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
+    """`reason`, from what role rank asked each rank (rank_autopsy) and what failed on it (rank_failure).
+
+    The host on which a task runs once need not be the one that failed: the first that says something is heard.
+    """
+    failures = [dict(failure) for failure in results(hostvars, hosts, "rank_failure").values() if failure]
+    said = next((failure for failure in failures if failure.get("msg")), {})
+    return reason(looks(hostvars, hosts, "rank_autopsy"), said)
+
+
+def what_to_restore(
+    hostvars: HostVars, hosts: Sequence[str], why: Facts, failed_release: str, forget_deaths: bool = False
+) -> dict[str, Any]:
+    """`restore`, from what role rank saw of each Spark once nothing ran any more (rank_before_restore)."""
+    return restore(looks(hostvars, hosts, "rank_before_restore", "readiness"), why, failed_release, forget_deaths)

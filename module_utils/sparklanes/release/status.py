@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.registered import Look
+from ansible.module_utils.sparklanes.common.registered import HostVars, Look, look
 from ansible.module_utils.sparklanes.common.tables import columns
+from ansible.module_utils.sparklanes.fabric.fact import fabric_of
 from ansible.module_utils.sparklanes.release.transaction import (
     FAILED,
     RESTORED,
@@ -116,3 +117,13 @@ def lines(rows: Sequence[Row]) -> list[str]:
         missing = "" if row.readiness.facts is not None else f"; the look failed: {row.readiness.problem}"
         table.append((str(number), row.host, up, doing(rank), rails(row.fabric) + missing))
     return said + columns(table)
+
+
+def status(hostvars: HostVars, hosts: Sequence[str]) -> list[str]:
+    """`lines`, from what playbooks/status.yml registered."""
+    rows = []
+    for host in hosts:
+        known = hostvars[host]
+        readiness, rank = look(known.get("status_readiness"), "readiness"), look(known.get("status_rank"))
+        rows.append(Row(host, readiness, rank, fabric_of(known)))
+    return lines(rows)

@@ -10,10 +10,8 @@ The Sparks are the authority; what the controller keeps is a receipt.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,6 @@ from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json, 
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, closed, opened
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-def release_id(specs: Sequence[Mapping[str, Any]], identity: Mapping[str, Any]) -> str:
-    """12 hex digits that stand for these rank specs and this identity (image, weights, overlays, host settings).
-
-    Equal content gives an equal id on any controller, so that a second launch of the same lane is recognised.
-    """
-    content = json.dumps([list(specs), dict(identity)], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def unreferenced(releases: Iterable[str], states: Iterable[DeploymentState], also: Iterable[str] = ()) -> list[str]:

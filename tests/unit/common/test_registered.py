@@ -78,3 +78,12 @@ def test_checks_that_a_module_made_never_hide_that_it_failed(result: Any, rows: 
 def test_a_module_that_measured_nothing_says_so() -> None:
     assert check_rows({"changed": False}, "MEM.X", "s1", "measured", "")[0].found == "not measured"
     assert registered.words({}) == ""
+
+
+def test_results_of_hosts_are_told_in_their_order() -> None:
+    known = {"s2": {"r": {"x": {"y": 1}, "msg": ""}}, "s1": {"r": {"failed": True, "msg": "no room"}}, "s3": {}}
+    hosts = ["s1", "s2", "s3"]
+    assert list(registered.results(known, hosts, "r").values()) == [known["s1"]["r"], known["s2"]["r"], None]
+    found = registered.looks(known, hosts, "r", "x")
+    assert [(seen.facts, seen.problem) for seen in found.values()] == [(None, "no room"), ({"y": 1}, ""), (None, NOT_ASKED)]
+    assert registered.said(known, hosts, "r") == ["no room"]

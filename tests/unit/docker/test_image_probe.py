@@ -9,7 +9,7 @@ import pytest
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.docker import probe as docker_probe
 from ansible.module_utils.sparklanes.gates import image as gates_image
-from ansible.module_utils.sparklanes.gates import launch as gates_launch
+from ansible.module_utils.sparklanes.gates import launch
 from conftest import RunModule
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,18 +126,16 @@ def test_gate_a_takes_the_answer_of_whichever_spark_was_asked() -> None:
     spec = {"command": ["--tensor-parallel-size", "2"], "entrypoint": "vllm"}
     lane = {"lane_image": {"vllm": PACKAGES["vllm"]}}
 
-    def readiness(image: Any) -> dict[str, Any]:
-        return {"readiness": {"image": image}}
-
-    known = {"s1": readiness({"id": ID}), "s2": readiness({"id": ID, "probe": PROBE})}
-    made = gates_launch.images(known, {"s1": lane, "s2": lane}, {"s1": spec, "s2": spec})
-    assert [(check["id"], check["host"], check["status"]) for check in made] == [
+    made = launch.image_checks(
+        {"s1": {"id": ID}, "s2": {"id": ID, "probe": PROBE}}, {"s1": lane, "s2": lane}, {"s1": spec, "s2": spec}
+    )
+    assert [(check.id, check.host, check.status) for check in made] == [
         ("IMAGE.PINS", "s2", "pass"),
         ("IMAGE.FLAGS", "s2", "pass"),
     ]
-    nobody = gates_launch.images({"s1": readiness({"id": ID})}, {"s1": lane}, {"s1": spec})
-    assert [(check["id"], check["status"]) for check in nobody] == [("IMAGE.PINS", "fail"), ("IMAGE.FLAGS", "warn")]
-    assert gates_launch.images({"s1": readiness(None)}, {"s1": lane}, {"s1": spec}) == []
+    nobody = launch.image_checks({"s1": {"id": ID}}, {"s1": lane}, {"s1": spec})
+    assert [(check.id, check.status) for check in nobody] == [("IMAGE.PINS", "fail"), ("IMAGE.FLAGS", "warn")]
+    assert launch.image_checks({"s1": None}, {"s1": lane}, {"s1": spec}) == []
 
 
 # The module

@@ -150,3 +150,21 @@ def test_refused_timeout_and_broken_are_told_apart() -> None:
         with pytest.raises(engine_api.EngineError) as caught:
             engine_api.Engine(fake.url, timeout=5).score("tiny", [1, 2, 3])
         assert caught.value.kind == engine_api.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("host", "elsewhere", "address"),
+    [
+        ("10.0.0.1", "spark-1", "http://10.0.0.1:8000"),
+        ("0.0.0.0", "spark-1", "http://spark-1:8000"),
+        ("::", "spark-1", "http://spark-1:8000"),
+        ("", "fd00::7", "http://[fd00::7]:8000"),
+        ("fd00::1", "spark-1", "http://[fd00::1]:8000"),
+    ],
+)
+def test_where_an_engine_is_asked(host: str, elsewhere: str, address: str) -> None:
+    assert engine_api.address({"host": host, "port": 8000}, elsewhere) == address
+
+
+def test_an_engine_that_listens_everywhere_is_asked_on_its_own_spark() -> None:
+    assert engine_api.address({"host": "0.0.0.0", "port": 1}) == "http://127.0.0.1:1"

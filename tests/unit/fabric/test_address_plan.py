@@ -10,7 +10,8 @@ from ansible.module_utils.sparklanes.common.checks import Check, verdict
 from ansible.module_utils.sparklanes.common.registered import Look
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import netplan
-from ansible.module_utils.sparklanes.gates import launch as gates_launch
+from ansible.module_utils.sparklanes.gates import network
+from hostvars import registered
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,35 +147,42 @@ def test_the_same_trial_may_go_on() -> None:
 
 @pytest.mark.parametrize("silent", [None, {}, {"unreachable": True}])
 def test_a_silent_spark_stops_the_plan(silent: Any) -> None:
-    made = gates_launch.network_plan(settings(2), {"s1": info(1), "s2": silent})
-    assert [(check["host"], check["id"]) for check in made["checks"] if check["status"] == "fail"] == [("s2", "NODE.REACHABLE")]
+    made = network_plan(settings(2), {"s1": info(1), "s2": silent})["checks"]
+    assert [(check.host, check.id) for check in made if check.status == "fail"] == [("s2", "NODE.REACHABLE")]
+
+
+def network_plan(wanted: dict[str, Any], infos: dict[str, Any], present: bool = True) -> dict[str, Any]:
+    known = registered(wanted, fabric_network_settings=wanted, fabric_network_now=infos)
+    return fabric_addresses.network_plan(known, list(wanted), present)
 
 
 def test_to_take_it_away_no_plan_is_needed() -> None:
-    made = gates_launch.network_plan({"s1": {}, "s2": {}}, {"s1": info(1), "s2": info(2, tool="")}, present=False)
-    assert [(check["host"], check["id"]) for check in made["checks"] if check["status"] == "fail"] == [("s2", "NETPLAN.TOOL")]
+    made = network_plan({"s1": {}, "s2": {}}, {"s1": info(1), "s2": info(2, tool="")}, present=False)["checks"]
+    assert [(check.host, check.id) for check in made if check.status == "fail"] == [("s2", "NETPLAN.TOOL")]
     trial = {"path": "x", "text": "y", "trial": netplan.NOTHING}
-    again = gates_launch.network_plan({"s1": {}}, {"s1": info(1, pending={"armed": True, "when": ""}, file=trial)}, present=False)
-    assert all(check["status"] == "pass" for check in again["checks"])
+    again = network_plan({"s1": {}}, {"s1": info(1, pending={"armed": True, "when": ""}, file=trial)}, present=False)
+    assert all(check.status == "pass" for check in again["checks"])
 
 
 def test_rails_of_one_network_are_what_proves_it() -> None:
     rails, _ = fabric_addresses.plan(settings(2))
-    probes = gates_launch.network_probes(rails, 9000)
+    probes = fabric_addresses.network_probes(rails, 9000)
     assert [(one["ifname"], one["source"], one["address"], one["size"]) for one in probes["s1"]] == [
         (A, "192.168.100.11", "192.168.100.12", 8972),
         (B, "192.168.101.11", "192.168.101.12", 8972),
     ]
     found = {"probes": [{**one, "ok": True} for one in probes["s1"]]}
-    proof = gates_launch.network_proof(
-        {"s1": {"changed": True}, "s2": {"failed": True, "msg": "netplan apply failed"}}, {"s1": found}, rails, 9000
-    )
-    bad = [(check["host"], check["id"]) for check in proof if check["status"] == "fail"]
+    tried: dict[str, Any] = {"s1": {"changed": True}, "s2": {"failed": True, "msg": "netplan apply failed"}}
+    known = registered(tried, fabric_network_tried=tried, fabric_network_pinged={"s1": found})
+    bad = [(check.host, check.id) for check in network.network_proof(known, list(tried), rails, 9000) if check.status == "fail"]
     assert bad == [("s2", "NETPLAN.APPLIED"), ("s2", "FABRIC.PEER"), ("s2", "FABRIC.PEER")]
-    assert {
-        check["status"]
-        for check in gates_launch.network_proof({"s1": {"changed": True}, "s2": {"unreachable": True}}, {}, {}, 9000)
-    } == {"pass", "fail"}
+    silent = registered(tried, fabric_network_tried={**tried, "s2": {"unreachable": True}})
+    assert [check.status for check in network.network_proof(silent, list(tried), {}, 9000)] == ["pass", "fail"]
+
+
+def test_who_keeps_the_new_network_is_known() -> None:
+    kept = {"s1": {"changed": True}, "s2": {"changed": False}, "s3": {"unreachable": True}, "s4": None}
+    assert fabric_addresses.network_kept(registered([*kept, "s5"], fabric_network_kept=kept), [*kept, "s5"]) == ["s1"]
 
 
 @given(

@@ -10,8 +10,8 @@ import fabric_bandwidth
 import pytest
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.fabric import bandwidth
-from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from conftest import FIXTURES, RunModule
+from hostvars import registered
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,8 +224,9 @@ def test_what_was_not_measured_fails(results: Any) -> None:
 
 
 def test_a_silent_host_fails_in_the_table_of_the_playbook() -> None:
-    made = gates_launch.bandwidth_checks({"s1": {"unreachable": True}}, fleet(2))
-    assert {(check["host"], check["status"]) for check in made} == {("s1", "fail"), ("s2", "fail")}
+    known = registered(["s1", "s2"], fabric_bandwidth_result={"s1": {"unreachable": True}}, roce_fabric=fleet(2))
+    made = bandwidth.judge(known, ["s1", "s2"])
+    assert {(check.host, check.status) for check in made} == {("s1", "fail"), ("s2", "fail")}
 
 
 # The module, with programs that stand in for perftest and systemd

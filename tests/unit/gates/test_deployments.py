@@ -239,3 +239,37 @@ def test_a_negative_lane_is_refused_at_launch_alone() -> None:
     assert "LANE.NEGATIVE" in {check.id for check in bad(judge(hostvars, groups, ["s1", "s2"], "launch"))}
     accepted = solo(lane_negative="slow", lane_accept_negative="true")
     assert "LANE.NEGATIVE" not in {check.id for check in bad(judge(accepted, groups, ["s1", "s2"], "launch"))}
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts", "deployment", "words"),
+    [
+        ({}, ["s1", "s2", "s3", "s4"], "sparks", ""),
+        ({"s1": "pair_a", "s2": "pair_a"}, ["s1", "s2"], "pair_a", ""),
+        (
+            {"s1": "pair_a", "s2": "pair_a"},
+            ["s2"],
+            "pair_a",
+            "Deployment pair_a also has s1, which -l leaves out. Use -l pair_a.",
+        ),
+        (
+            {"s1": "pair_a", "s3": "pair_b"},
+            ["s1", "s3"],
+            "pair_a",
+            "belong to the deployments pair_a, pair_b; take one at a time: -l NAME.",
+        ),
+        ({"s1": "pair_a"}, ["s1", "s2"], "pair_a", "belong to the deployments pair_a, sparks"),
+        (
+            dict.fromkeys(("s1", "s2", "s3"), "pair_a"),
+            ["s1", "s2", "s3"],
+            "pair_a",
+            "s3 say deployment: pair_a but are not in that group",
+        ),
+        ({"s1": "none"}, ["s1"], "none", "s1 say deployment: none but are not in that group"),
+    ],
+)
+def test_a_verb_for_ranks_takes_a_whole_deployment_and_nothing_else(
+    names: Any, hosts: list[str], deployment: str, words: str
+) -> None:
+    refusal = gates_deployments.whole_refusal(names, PAIRS, hosts, deployment)
+    assert (words in refusal) if words else refusal == ""

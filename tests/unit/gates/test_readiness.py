@@ -8,10 +8,11 @@ import readiness_info
 from ansible.module_utils.sparklanes.common.checks import Check, verdict
 from ansible.module_utils.sparklanes.common.registered import NOT_ASKED, Look, look
 from ansible.module_utils.sparklanes.docker import containers as docker_containers
-from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
-from ansible.module_utils.sparklanes.gates import readiness
+from ansible.module_utils.sparklanes.gates import launch, readiness
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from conftest import FIXTURES
+from hostvars import registered
+from test_host import spark
 
 GIB = 1024**3
 HOSTS = ["s1", "s2"]
@@ -33,13 +34,16 @@ def spec(rank: int) -> dict[str, Any]:
 SPECS = {"s1": spec(0), "s2": spec(1)}
 FABRICS = {
     host: {
+        "transport": "socket",
         "host_ip": f"10.1.0.{number}",
         "ifname": "fab0",
         "rails": [{"netdev": "fab0", "ipv4": f"10.1.0.{number}", "network": "10.1.0.0/24", "mtu": 9000}],
     }
     for number, host in enumerate(HOSTS, 1)
 }
-REACH = fabric_reach.plans(SPECS, FABRICS)
+
+
+PROBE = {"packages": {"vllm": "0.10.0"}, "flags": ["--port"], "flags_error": ""}
 
 
 def answers(**more: Any) -> list[dict[str, Any]]:
@@ -55,7 +59,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "gpu": {"present": False, "processes": None, "error": "nvidia-smi is not installed"},
         "memory": {"MemFree": 100 * GIB},
         "shm_total_bytes": 4 * GIB,
-        "image": {"name": IMAGE, "how": "name", "id": "sha256:1", "repo_digests": [IMAGE], "store": "overlay2"},
+        "image": {"name": IMAGE, "how": "name", "id": "sha256:1", "repo_digests": [IMAGE], "store": "overlay2", "probe": PROBE},
         "image_conf": {},
         "probes": answers(),
         "master_port": {"listened": True, "outcome": "accepted", "error": ""},
@@ -68,24 +72,40 @@ def facts(**more: Any) -> dict[str, Any]:
 SETTLED = {
     host: {"checks": [{"id": "MEM.SETTLED", "host": host, "status": "pass", "found": "MemFree 100 GiB"}]} for host in HOSTS
 }
-STAGED = {host: {"WEIGHTS.STAGED": {"changed": False, "staged": True}} for host in HOSTS}
+STAGED = {
+    "model_weights_result": {"changed": False, "staged": True},
+    "kernel_overlays_result": {"changed": False, "mounts": [], "missing": [], "actions": []},
+}
+KEPT = {host: {"host": spark()} for host in HOSTS}
 
 
-def looks(known: dict[str, Any]) -> dict[str, Look]:
-    """None stands for a host that could not be reached."""
-    return {host: look({"unreachable": True}) if facts is None else Look(facts) for host, facts in known.items()}
+def world(known: dict[str, Any], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """hostvars of a deployment of which all is well, but for `known` (host → readiness) and what `more` registers. None: no answer."""
+    readiness = {host: {"unreachable": True} if facts is None else {"readiness": facts} for host, facts in known.items()}
+    rest = {name: dict.fromkeys(HOSTS, value) for name, value in STAGED.items()}
+    return registered(
+        HOSTS,
+        **{"gates_readiness": readiness, "gates_host": KEPT, "gates_settled": SETTLED, "roce_fabric": FABRICS, **rest, **more},
+    )
 
 
-def gate_a(known: dict[str, Any], staging: dict[str, Any] | None = None) -> dict[str, Check]:
+def gate_a(known: dict[str, Any], **more: dict[str, Any]) -> dict[str, Check]:
     """Checks by host and id; of several under one id one that failed, if any."""
-    made = readiness.gate_a(HOSTS, looks(known), SPECS, staging or STAGED, "mine", 1000.0, REACH)
+    made = launch.gate_a(world(known, **more), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0)
     return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
+
+
+def gate_b(known: dict[str, Any], specs: Any = SPECS, **more: dict[str, Any]) -> list[Check]:
+    return launch.gate_b(world(known, **more), HOSTS, specs, {})
 
 
 def test_a_ready_fleet_passes() -> None:
     made = gate_a({host: facts() for host in HOSTS})
     assert verdict(made.values()) == "pass"
-    assert {key.split()[1] for key in made} == {
+    ids = {key.split()[1] for key in made}
+    assert {"HOST.KERNEL", "HOST.ENGINE_BOOTS", "PARITY.MACHINE", "PARITY.CLOCK"} <= ids
+    assert {id_ for id_ in ids if not id_.startswith(("HOST.", "PARITY."))} == {
+        "IMAGE.FLAGS",
         "NODE.REACHABLE",
         "NODE.DOCKER",
         "LOCK.FREE",
@@ -95,6 +115,7 @@ def test_a_ready_fleet_passes() -> None:
         "IMAGE.DIGEST",
         "IMAGE.PARITY",
         "WEIGHTS.STAGED",
+        "OVERLAYS.STAGED",
         "FABRIC.PEER",
         "FABRIC.MASTER_PORT",
         "FABRIC.IMAGE_CONF",
@@ -220,7 +241,7 @@ def test_a_silent_spark_is_not_idle() -> None:
 def test_our_own_rank_may_hold_the_ports_before_the_stop_and_not_after_it() -> None:
     own = {"address": "10.0.0.1", "port": 8000, "process": "vllm", "pid": 7, "container": "r0", "deployment": "sparks"}
     assert gate_a({"s1": facts(listeners=[own]), "s2": facts()})["s1 PORT.FREE"].status == "pass"
-    after = readiness.gate_b(HOSTS, looks({"s1": facts(listeners=[own]), "s2": facts()}), SPECS, SETTLED)
+    after = gate_b({"s1": facts(listeners=[own]), "s2": facts()})
     assert [check.id for check in after if check.status == "fail"] == ["PORT.FREE"]
 
 
@@ -241,8 +262,8 @@ def test_a_listener_on_another_address_is_in_nobodys_way() -> None:
     [None, {"changed": True, "actions": ["Fetch 3 files"]}, {"failed": True, "changed": False, "msg": "shard 2 is truncated"}],
 )
 def test_weights_that_are_not_in_place_fail(result: dict[str, Any] | None) -> None:
-    staging: dict[str, Any] = {"s1": {"WEIGHTS.STAGED": result}, "s2": {"WEIGHTS.STAGED": {"changed": False, "staged": True}}}
-    made = gate_a({host: facts() for host in HOSTS}, staging)
+    staging: dict[str, Any] = {"s1": result, "s2": STAGED["model_weights_result"]}
+    made = gate_a({host: facts() for host in HOSTS}, model_weights_result=staging)
     assert made["s1 WEIGHTS.STAGED"].status == "fail"
     assert made["s2 WEIGHTS.STAGED"].status == "pass"
 
@@ -251,13 +272,13 @@ def test_gate_b_wants_the_old_ranks_gone_and_memory_free() -> None:
     box = {"name": "sparklanes-sparks-rank1", "deployment": "sparks", "running": False}
     short = {"checks": [{"id": "MEM.SETTLED", "host": "s1", "status": "fail", "found": "held: MemFree 3.0 GiB"}]}
     known = {"s1": facts(), "s2": facts(containers=[box])}
-    made = readiness.gate_b(HOSTS, looks(known), SPECS, {**SETTLED, "s1": short})
+    made = gate_b(known, gates_settled={**SETTLED, "s1": short})
     assert {(check.host, check.id) for check in made if check.status == "fail"} == {("s1", "MEM.SETTLED"), ("s2", "RANK.STOPPED")}
 
 
 def test_memory_that_was_not_settled_was_not_measured() -> None:
     broken = {"failed": True, "msg": "drop_caches: Permission denied. Run with become"}
-    made = readiness.gate_b(HOSTS, looks({host: facts() for host in HOSTS}), SPECS, {"s1": None, "s2": broken})
+    made = gate_b({host: facts() for host in HOSTS}, gates_settled={"s1": None, "s2": broken})
     failed = {check.host: check.found for check in made if check.status == "fail"}
     assert failed == {"s1": NOT_ASKED, "s2": "drop_caches: Permission denied. Run with become"}
 
@@ -265,17 +286,17 @@ def test_memory_that_was_not_settled_was_not_measured() -> None:
 def test_a_lane_on_gpus_needs_an_idle_gpu_and_one_that_can_be_asked() -> None:
     asked = {host: {**SPECS[host], "options": {"gpus": "all"}} for host in HOSTS}
     busy = facts(gpu={"present": True, "processes": [{"pid": 5, "name": "python3"}], "error": ""})
-    made = readiness.gate_b(HOSTS, looks({"s1": busy, "s2": facts()}), asked, SETTLED)
+    made = gate_b({"s1": busy, "s2": facts()}, asked)
     failed = {check.host: check.found for check in made if check.id == "GPU.IDLE" and check.status == "fail"}
     assert failed == {"s1": "python3 (pid 5)", "s2": "nvidia-smi is not installed"}
 
 
 def test_a_rank_counts_as_alive_only_with_the_right_release() -> None:
-    ranks = {"s1": {"running": True, "release": "a" * 12}, "s2": {"running": True, "release": "b" * 12}}
-    made = readiness.ranks_alive(HOSTS, looks(ranks), "a" * 12)
+    ranks = {"s1": Look({"running": True, "release": "a" * 12}), "s2": Look({"running": True, "release": "b" * 12})}
+    made = readiness.ranks_alive(HOSTS, ranks, "a" * 12)
     assert [(check.id, check.status) for check in made] == [("RANK.ALIVE", "pass"), ("RANK.ALIVE", "fail")]
-    assert readiness.ranks_alive(["s1"], looks({"s1": None}), "a" * 12)[0].status == "fail"
-    assert readiness.ranks_alive(["s1"], looks({"s1": {"running": False}}), "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], {"s1": look({"unreachable": True})}, "a" * 12)[0].status == "fail"
+    assert readiness.ranks_alive(["s1"], {"s1": Look({"running": False})}, "a" * 12)[0].status == "fail"
 
 
 def test_listeners_of_a_real_engine() -> None:

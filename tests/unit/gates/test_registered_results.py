@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
+from ansible.module_utils.sparklanes.fabric import bandwidth
+from ansible.module_utils.sparklanes.gates import forcing, health, launch, network, readiness, reboot
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
-from ansible.module_utils.sparklanes.gates import launch as gates_launch
-from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
+from ansible.module_utils.sparklanes.release import restore as release_restore
+from ansible.module_utils.sparklanes.release import status as release_status
 from ansible.module_utils.sparklanes.weights.chain import order as chain_order
+from hostvars import registered
 from test_address_plan import settings as network_settings
-from test_gates import FABRICS, SETTLED, looked
-from test_readiness import HOSTS, SPECS
+from test_readiness import FABRICS, HOSTS, SETTLED, SPECS, facts, world
 
 WORDS = "state.json is no JSON"
 # Without facts, each in its way. What failed may still hold what looks like facts.
@@ -49,51 +52,85 @@ BAD: dict[str, Any] = {
 RAILS = {host: [] for host in HOSTS}
 
 
-def good_health(bad: Any, part: str) -> dict[str, Any]:
-    one = {"roce": {"fabric": {}}, "readiness": looked(), "host": {"host": {"kernel": {"release": "6"}}}, "memory": SETTLED["s1"]}
-    return {"s1": {**one, "fabric": {}, "lane": {}, "other_lane": "", part: bad}}
+def second(name: str, bad: Any, good: Any, **more: Any) -> dict[str, dict[str, Any]]:
+    """hostvars in which s1 registered what is good, and s2 what is bad."""
+    return registered(HOSTS, **{name: {"s1": good, "s2": bad}}, **more)
 
 
+def seen(bad: Any) -> dict[str, Any]:
+    """What role reboot keeps of a look at readiness before it."""
+    return {"before": {"readiness": bad}}
+
+
+def after(**looks: Any) -> list[Check]:
+    return reboot.after_reboot("s2", {}, {"readiness": looked(), **looks})
+
+
+def good_health(bad: Any, part: str) -> list[Check]:
+    good = {"readiness": looked(), "host": {"host": {"kernel": {"release": "6"}}}, "memory": SETTLED["s1"]}
+    one = {f"health_{name}": value for name, value in {**good, part: bad}.items()}
+    return health.health({"s1": {"__roce_found": {"fabric": {}}, **one}}, ["s1"], 0.0)
+
+
+def looked() -> dict[str, Any]:
+    return {"readiness": facts()}
+
+
+GOOD = {host: facts() for host in HOSTS}
 LANE = {"lane_gpu_memory_utilization": 0.9, "lane_gpu_arch": "sm_121"}
 # How each rule judges s2, of which it has this result.
-CHECKS: dict[str, Callable[[Any], Any]] = {
-    "gate A": lambda bad: gates_launch.gate_a(
-        {"s1": looked(), "s2": bad},
-        SPECS,
-        {host: {"WEIGHTS.STAGED": {"staged": True}} for host in HOSTS},
-        FABRICS,
-        "mine",
-        1000.0,
+CHECKS: dict[str, Callable[[Any], list[Check]]] = {
+    "gate A": lambda bad: launch.gate_a(
+        world(GOOD, gates_readiness={"s1": looked(), "s2": bad}), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0
     ),
-    "weights": lambda bad: [readiness.staged("s2", "WEIGHTS.STAGED", bad).to_dict()],
-    "overlays": lambda bad: [readiness.staged("s2", "OVERLAYS.STAGED", bad).to_dict()],
-    "gate B": lambda bad: gates_launch.gate_b({"s1": looked(), "s2": bad}, SPECS, SETTLED, dict.fromkeys(HOSTS, LANE)),
-    "settled memory": lambda bad: gates_launch.gate_b({host: looked() for host in HOSTS}, SPECS, {**SETTLED, "s2": bad}),
-    "idle": lambda bad: gates_launch.idle({"s1": looked(), "s2": bad}, HOSTS),
-    "ranks alive": lambda bad: gates_launch.ranks_alive(
-        {"s1": {"running": True, "release": "a" * 12}, "s2": bad}, HOSTS, "a" * 12
+    "weights": lambda bad: [readiness.staged("s2", "WEIGHTS.STAGED", bad)],
+    "overlays": lambda bad: [readiness.staged("s2", "OVERLAYS.STAGED", bad)],
+    "gate B": lambda bad: launch.gate_b(
+        world(GOOD, gates_readiness={"s1": looked(), "s2": bad}), HOSTS, SPECS, dict.fromkeys(HOSTS, LANE)
     ),
-    "bandwidth": lambda bad: gates_launch.bandwidth_checks({"s1": {"measured": []}, "s2": bad}, FABRICS),
-    "network plan": lambda bad: gates_launch.network_plan(network_settings(2), {"s1": bad, "s2": bad})["checks"],
-    "network applied": lambda bad: gates_launch.network_proof({"s1": {"changed": True}, "s2": bad}, {}, RAILS, 9000),
-    "network answers": lambda bad: gates_launch.network_proof(
-        {"s1": {"changed": True}, "s2": {"changed": True}},
-        {"s1": {"probes": []}, "s2": bad},
+    "settled memory": lambda bad: launch.gate_b(world(GOOD, gates_settled={**SETTLED, "s2": bad}), HOSTS, SPECS, {}),
+    "idle": lambda bad: launch.idle(second("r", bad, looked()), HOSTS, "r"),
+    "ranks alive": lambda bad: launch.alive(
+        second("gates_rank", bad, {"running": True, "release": "a" * 12}, gates_probe={"s1": SETTLED["s1"]}), HOSTS, "a" * 12
+    ),
+    "a real generation": lambda bad: launch.alive(
+        registered(HOSTS, gates_rank={host: {"running": True, "release": "a" * 12} for host in HOSTS}, gates_probe={"s1": bad}),
+        HOSTS,
+        "a" * 12,
+    ),
+    "bandwidth": lambda bad: bandwidth.judge(
+        second("fabric_bandwidth_result", bad, {"measured": []}, roce_fabric=FABRICS), HOSTS
+    ),
+    "network plan": lambda bad: fabric_addresses.network_plan(
+        registered(HOSTS, fabric_network_settings=network_settings(2), fabric_network_now=dict.fromkeys(HOSTS, bad)), HOSTS
+    )["checks"],
+    "network applied": lambda bad: network.network_proof(
+        second("fabric_network_tried", bad, {"changed": True}), HOSTS, RAILS, 9000
+    ),
+    "network answers": lambda bad: network.network_proof(
+        second("fabric_network_pinged", bad, {"probes": []}, fabric_network_tried={host: {"changed": True} for host in HOSTS}),
+        HOSTS,
         fabric_addresses.plan(network_settings(2))[0],
         9000,
     ),
     "hosts kept": lambda bad: gates_hosts.hosts_kept({"s2": bad}, {}, 0.0),
-    "before a reboot": lambda bad: gates_hosts.before_reboot({"s1": looked(), "s2": bad}, "sparks", "mine", 0.0),
-    "no work on a GPU": lambda bad: gates_hosts.gpu_free(
-        {"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS
+    "before a reboot": lambda bad: reboot.before_reboot(
+        second("reboot_seen", seen(bad), seen(looked())), HOSTS, "sparks", "mine", 0.0
     ),
-    "after a reboot, readiness": lambda bad: gates_hosts.after_reboot("s2", {}, {"readiness": bad}),
-    "after a reboot, host": lambda bad: gates_hosts.after_reboot("s2", {}, {"host": bad, "readiness": looked()}),
-    "after a reboot, memory": lambda bad: gates_hosts.after_reboot("s2", {}, {"memory": bad, "readiness": looked()}),
-    "health, readiness": lambda bad: gates_hosts.health(good_health(bad, "readiness"), 0.0),
-    "health, host": lambda bad: gates_hosts.health(good_health(bad, "host"), 0.0),
-    "health, memory": lambda bad: gates_hosts.health(good_health(bad, "memory"), 0.0),
-    "GPU health": lambda bad: gpu_health.assess({"s2": bad}, {"s2": bad})["checks"],
+    "no work on a GPU": lambda bad: [
+        Check.from_dict(check)
+        for check in gates_hosts.gpu_free({"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS)
+    ],
+    "after a reboot, readiness": lambda bad: after(readiness=bad),
+    "after a reboot, host": lambda bad: after(host=bad),
+    "after a reboot, memory": lambda bad: after(memory=bad),
+    "health, readiness": lambda bad: good_health(bad, "readiness"),
+    "health, host": lambda bad: good_health(bad, "host"),
+    "health, memory": lambda bad: good_health(bad, "memory"),
+    "GPU health": lambda bad: [
+        Check.from_dict(check)
+        for check in gpu_health.health(second("gpu_health_result", bad, bad, gpu_health_known={"s2": bad}), ["s2"])["checks"]
+    ],
 }
 # Which row says it, where the host has others that fail for their own reasons.
 ROW = {
@@ -117,10 +154,10 @@ PAIRS = [
 
 @pytest.mark.parametrize(("rule", "bad"), PAIRS)
 def test_a_result_without_facts_is_a_failed_row_in_its_own_words(rule: str, bad: str) -> None:
-    made = [one for one in CHECKS[rule](BAD[bad]) if one["id"].startswith(ROW.get(rule, ""))]
-    failed = [one for one in made if one["status"] == "fail"]
+    made = [one for one in CHECKS[rule](BAD[bad]) if one.id.startswith(ROW.get(rule, ""))]
+    failed = [one for one in made if one.status == "fail"]
     assert failed, f"{rule}: {made}"
-    said = " ".join(one["found"] for one in failed)
+    said = " ".join(one.found for one in failed)
     if bad.startswith("failed"):
         assert WORDS in said
         assert "over ssh" not in said
@@ -130,32 +167,33 @@ def test_a_result_without_facts_is_a_failed_row_in_its_own_words(rule: str, bad:
 
 @pytest.mark.parametrize("bad", BAD)
 def test_the_first_look_of_a_launch(bad: str) -> None:
-    made = gates_launch.reach({"s1": {"fabric": {}}, "s2": BAD[bad]}, {"s1": FABRICS["s1"]})
-    failed = [one for one in made if one["status"] == "fail" and one["host"] == "s2"]
+    known = second("__roce_found", BAD[bad], {"fabric": {}}, roce_fabric={"s1": FABRICS["s1"]})
+    failed = [one for one in launch.reach(known, HOSTS) if one.status == "fail" and one.host == "s2"]
     assert failed, "a host whose fabric is not known passes nothing, were it only not asked"
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_no_decision_is_made_on_what_is_not_known(bad: str) -> None:
     one = BAD[bad]
-    assert not gates_launch.serves({"s2": one}, "a" * 12)
-    assert gates_launch.what_to_restore({"s1": {"readiness": {}}, "s2": one}, {}, "b" * 12)["release"] == ""
-    why = gates_launch.reason({"s1": {"running": True, "container": {"name": "r"}, "log": {}}, "s2": one}, {"msg": "x"})
+    assert not launch.serves({"s2": {"r": one}}, ["s2"], "a" * 12, "r")
+    known = second("rank_before_restore", one, {"readiness": {}})
+    assert release_restore.what_to_restore(known, HOSTS, {}, "b" * 12)["release"] == ""
+    running = {"running": True, "container": {"name": "r"}, "log": {}}
+    why = release_restore.why_it_failed(second("rank_autopsy", one, running, rank_failure={"s2": {"msg": "x"}}), HOSTS)
     if bad not in ("without its part", "part of a wrong type"):
         assert "s2" in why["sentence"]
     assert why["death"] == ""
-    assert gates_launch.other_lane(one, "tiny") == ""
-    assert gates_launch.weights_of(gates_launch.answered(one) or {}) == []
-    assert [one for one in gates_launch.images({"s1": one, "s2": one}, {}, SPECS) if one["status"] == "pass"] == []
-    assert gates_launch.budgets({"s2": one}, {"s2": LANE}) == []
+    assert launch.other_lane(one, "tiny") == ""
+    assert forcing.identity("s2", {"rank": 1, "image": "r@sha256:1", "mounts": []}, one)["weights"] == []
+    known = world(GOOD, gates_readiness=dict.fromkeys(HOSTS, one))
+    made = launch.gate_a(known, HOSTS, SPECS, dict.fromkeys(HOSTS, LANE), "mine", 1000.0, 1001.0)
+    assert [one for one in made if one.id.startswith(("IMAGE.", "BUDGET.")) and one.status == "pass"] == []
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_the_screen_of_status_shows_it(bad: str) -> None:
-    hostvars = {"s1": {"status_readiness": looked(), "status_rank": {"running": True}}}
-    text = "\n".join(
-        gates_launch.status_lines({**hostvars, "s2": {"status_readiness": BAD[bad], "status_rank": BAD[bad]}}, HOSTS)
-    )
+    known = second("status_readiness", BAD[bad], looked(), status_rank={"s1": {"running": True}, "s2": BAD[bad]})
+    text = "\n".join(release_status.status(known, HOSTS))
     if bad.startswith("failed"):
         assert f"the look failed: {WORDS}" in text
         assert "over ssh" not in text

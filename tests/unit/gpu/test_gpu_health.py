@@ -22,6 +22,7 @@ from ansible.module_utils.sparklanes.gpu.health import Limits, assess, judge, su
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from conftest import FIXTURES, ROOT, RunModule
+from hostvars import registered
 from hypothesis import given
 from hypothesis import strategies as st
 from sparklanes import gpu_verdicts
@@ -262,7 +263,7 @@ def test_no_line_breaks_a_summary(lines: list[dict[str, Any]]) -> None:
 
 def test_assess_has_a_row_for_each_host_whatever_became_of_it() -> None:
     first = {**H200[0]}
-    found = gpu_verdicts(
+    found = assess(
         {
             "a": {"run": first},
             "b": {"run": {**H200[1]}},
@@ -280,17 +281,25 @@ def test_assess_has_a_row_for_each_host_whatever_became_of_it() -> None:
     assert len(found["table"]) == 6
 
 
+@pytest.mark.parametrize(
+    ("other", "all_of_them"), [({"runs": [1]}, True), ({"runs": []}, False), ({"unreachable": True}, False), (None, False)]
+)
+def test_all_load_at_once_only_where_each_was_measured_before(other: Any, all_of_them: bool) -> None:
+    known = registered(["a", "b"], gpu_health_known={"a": {"runs": [1]}, "b": other})
+    assert gpu_health.measured_before(known, ["a", "b"]) is all_of_them
+
+
 def test_a_site_has_its_own_limits_and_a_mistyped_one_is_refused() -> None:
     loose = assess({"a": {"run": H200[0]}}, {}, {"least_samples": 40})
     assert "24 samples" in loose["checks"][0]["found"]
     with pytest.raises(Exception, match="floor_tflop is none of"):
-        gpu_verdicts({}, {}, {"floor_tflop": 1})
+        gpu_verdicts({}, [], {"floor_tflop": 1})
 
 
 @pytest.mark.parametrize("value", ["1400", None, True, -1, float("nan"), [1]])
 def test_a_limit_that_is_no_number_is_refused_with_a_sentence(value: object) -> None:
     with pytest.raises(Exception, match=r"stuck_mhz .*; expected numbers of 0 and more"):
-        gpu_verdicts({}, {}, {"stuck_mhz": value})
+        gpu_verdicts({}, [], {"stuck_mhz": value})
 
 
 def test_the_last_verdict_is_remembered_until_the_next_boot() -> None:

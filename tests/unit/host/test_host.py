@@ -12,6 +12,7 @@ from typing import Any
 import host_info
 import pytest
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
+from ansible.module_utils.sparklanes.gates import health, reboot
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.host import parity
@@ -108,7 +109,7 @@ def test_an_empty_tree_is_unknown_and_no_error(tmp_path: Path, run_module: RunMo
     told = run_module(host_info, {"root": str(tmp_path)})["host"]
     assert told["kernel"]["release"] == ""
     assert told["driver"] == {}
-    failed = [Check.from_dict(check) for check in gates_hosts.hosts_kept({"s1": {"host": told}}, {}, 0.0)]
+    failed = gates_hosts.hosts_kept({"s1": {"host": told}}, {}, 0.0)
     assert {check.id for check in failed if check.status == FAIL} == {"HOST.KERNEL", "HOST.SWAPPINESS", "HOST.REMOVE_IPC"}
 
 
@@ -176,7 +177,7 @@ def test_the_one_that_differs_is_named(change: dict[str, Any], id_: str, status:
 def test_a_site_can_make_a_difference_fatal_and_is_told_of_a_wrong_name() -> None:
     two: dict[str, Any] = {"s1": {"host": spark()}, "s2": {"host": spark(driver={"version": "1", "flavour": "open"})}}
     made = gates_hosts.hosts_kept(two, {}, 1001.0, ["driver"])
-    assert of([Check.from_dict(check) for check in made], "PARITY.DRIVER", "s2").status == FAIL
+    assert of(made, "PARITY.DRIVER", "s2").status == FAIL
     with pytest.raises(ValueError, match="dirver is unknown; expected some of machine"):
         gates_hosts.hosts_kept(two, {}, 1001.0, ["dirver"])
 
@@ -389,29 +390,30 @@ NO_GPU = {"present": False, "processes": None, "error": "nvidia-smi is not insta
     ],
 )
 def test_the_gpu_answers_as_before(before: dict[str, Any], after: dict[str, Any], status: str) -> None:
-    made = gates_hosts.after_reboot("s1", looks(before), looks(after, kernel__boot_id="b"))
-    checks = [Check.from_dict(check) for check in made]
+    checks = reboot.after_reboot("s1", looks(before), looks(after, kernel__boot_id="b"))
     assert of(checks, "GPU.DRIVER").status == status
     assert of(checks, "MEM.CMA").status == PASS
 
 
 def test_a_spark_that_was_not_measured_after_its_reboot_fails() -> None:
-    made = gates_hosts.after_reboot("s1", looks(GPU), {"host": {"unreachable": True}, "readiness": {"unreachable": True}})
-    failed = {check["id"] for check in made if check["status"] == FAIL}
+    made = reboot.after_reboot("s1", looks(GPU), {"host": {"unreachable": True}, "readiness": {"unreachable": True}})
+    failed = {check.id for check in made if check.status == FAIL}
     assert {"REBOOT.DONE", "REBOOT.DRIVER", "REBOOT.RAILS", "GPU.DRIVER", "NODE.DOCKER", "MEM.FREE"} <= failed
 
 
 def test_what_a_reboot_would_hurt_is_named() -> None:
     stranger = {"name": "train", "image": "x", "running": True, "uses_gpu": True, "deployment": ""}
     facts = {"docker": {"version": "28"}, "containers": [stranger], "transaction": {}}
-    made = gates_hosts.before_reboot({"s1": {"readiness": facts}, "s2": {"unreachable": True}}, "sparks", "t1", 0.0)
-    failed = {(check["id"], check["host"]) for check in made if check["status"] == FAIL}
+    seen = {"s1": {"readiness": facts}, "s2": {"unreachable": True}}
+    known = {host: {"reboot_seen": {"before": {"readiness": result}}} for host, result in seen.items()}
+    made = reboot.before_reboot(known, ["s1", "s2"], "sparks", "t1", 0.0)
+    failed = {(check.id, check.host) for check in made if check.status == FAIL}
     assert failed == {("CONTAINER.FOREIGN", "s1"), ("NODE.REACHABLE", "s2")}
 
 
 def test_a_host_that_did_not_answer_is_a_row() -> None:
     made = gates_hosts.hosts_kept({"s1": {"host": spark()}, "s2": {"unreachable": True}}, {}, 1001.0)
-    assert [check["id"] for check in made if check["host"] == "s2"] == ["HOST.FACTS"]
+    assert [check.id for check in made if check.host == "s2"] == ["HOST.FACTS"]
 
 
 @given(st.sampled_from(sorted(spark())), st.data())
@@ -426,17 +428,19 @@ def test_rules_survive_what_is_missing(key: str, data: st.DataObject) -> None:
 
 def health_of(**changes: Any) -> list[Check]:
     memory = {"checks": [Check("MEM.CMA", "s1", PASS, "fine").to_dict()]}
-    look = {
-        "readiness": {"readiness": {"gpu": GPU, "docker": {"version": "28"}, "deployment_state": {}}},
-        "host": {"host": spark()},
-        "memory": memory,
-        "roce": {"fabric": {}},
-        "fabric": {"transport": "socket", "rails": [], "env": {}, "errors": [], "warnings": []},
-        "lane": {"lane_swappiness": 10, "lane_swap": "keep", "lane_container_family": {"gpus": "all"}},
-        "other_lane": "",
+    variables = {
+        "health_readiness": {"readiness": {"gpu": GPU, "docker": {"version": "28"}, "containers": [], "deployment_state": {}}},
+        "health_host": {"host": spark()},
+        "health_memory": memory,
+        "__roce_found": {"fabric": {}},
+        "roce_fabric": {"transport": "socket", "rails": [], "env": {}, "errors": [], "warnings": []},
+        "lane": "tiny",
+        "lane_swappiness": 10,
+        "lane_swap": "keep",
+        "lane_container_family": {"gpus": "all"},
         **changes,
     }
-    return [Check.from_dict(check) for check in gates_hosts.health({"s1": look}, 1001.0)]
+    return health.health({"s1": variables}, ["s1"], 1001.0)
 
 
 def test_health_is_one_table_of_all_that_is_known() -> None:
@@ -449,20 +453,22 @@ def test_health_is_one_table_of_all_that_is_known() -> None:
 
 def test_health_of_a_silent_host_is_a_failure() -> None:
     silent = {"unreachable": True}
-    made = health_of(readiness=silent, host=silent, memory=silent, roce=silent, fabric={})
+    made = health_of(health_readiness=silent, health_host=silent, health_memory=silent, __roce_found=silent, roce_fabric={})
     assert {check.id for check in made if check.status == FAIL} == {"NODE.REACHABLE", "HOST.FACTS"}
 
 
 def test_health_knows_that_another_lane_has_its_own_swappiness() -> None:
     other = spark(**{"settings__vm.swappiness": {"live": "0", "boot": "0", "file": "/f"}})
-    assert of(health_of(host={"host": other}), "HOST.SWAPPINESS").status == FAIL
-    assert of(health_of(host={"host": other}, other_lane="flash"), "HOST.SWAPPINESS").status == PASS
+    flash = {"name": "r", "running": True, "deployment": "sparks", "lane": "flash"}
+    serving = {"readiness": {"gpu": GPU, "docker": {"version": "28"}, "containers": [flash]}}
+    assert of(health_of(health_host={"host": other}), "HOST.SWAPPINESS").status == FAIL
+    assert of(health_of(health_host={"host": other}, health_readiness=serving), "HOST.SWAPPINESS").status == PASS
 
 
 def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     readiness = {"readiness": {"gpu": NO_GPU, "docker": {"version": "28"}}}
-    assert of(health_of(readiness=readiness), "GPU.DRIVER").status == FAIL
-    assert of(health_of(readiness=readiness, lane={}), "GPU.DRIVER").status == "skip"
+    assert of(health_of(health_readiness=readiness), "GPU.DRIVER").status == FAIL
+    assert of(health_of(health_readiness=readiness, lane=""), "GPU.DRIVER").status == "skip"
 
 
 @pytest.mark.parametrize(
@@ -486,12 +492,22 @@ def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> 
     before = {"rails": [{"hca": "rocep1s0f0", "gid_index": 3, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "3"}}
     moved = {"rails": [{"hca": "rocep1s0f0", "gid_index": 5, "ipv4": "10.1.0.1"}], "env": {"NCCL_IB_GID_INDEX": "5"}}
     alone = {"rails": []}
-    made = gates_hosts.rails_kept({"s1": before, "s2": before, "s3": alone}, {"s1": moved, "s2": before, "s3": alone})
-    assert [check["status"] for check in made] == [FAIL, PASS, PASS]
-    assert "rocep1s0f0: gid_index 3 → 5" in made[0]["found"]
-    for nothing in ({}, {"s1": {}}):
+
+    def rails_kept(*hosts: tuple[Any, Any]) -> list[Check]:
+        names = [f"s{number}" for number, _ in enumerate(hosts, 1)]
+        known = {
+            name: {"reboot_seen": {"before": {"fabric": was}}, "roce_fabric": now}
+            for name, (was, now) in zip(names, hosts, strict=True)
+        }
+        return reboot.rails_kept(known, names)
+
+    made = rails_kept((before, moved), (before, before), (alone, alone))
+    assert [check.status for check in made] == [FAIL, PASS, PASS]
+    assert "rocep1s0f0: gid_index 3 → 5" in made[0].found
+    for nothing in (None, {}):
         for known in (before, {}):
-            assert gates_hosts.rails_kept({"s1": known}, nothing)[0]["status"] == FAIL, "no answer is no proof"
+            assert rails_kept((known, nothing))[0].status == FAIL, "no answer is no proof"
+    assert reboot.rails_kept({"s1": {}}, ["s1"])[0].status == FAIL
 
 
 def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pytest.MonkeyPatch, run_module: RunModule) -> None:

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.sizes import GIB
-from ansible.module_utils.sparklanes.gates import launch as gates_launch
-from ansible.module_utils.sparklanes.gates import preflight
+from ansible.module_utils.sparklanes.gates import launch, preflight
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import limits as lane_limits
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
@@ -204,19 +203,24 @@ def test_a_machine_without_a_gpu_is_judged_once_it_was_asked() -> None:
 def test_gate_a_asks_each_spark() -> None:
     lane_ = measured("glm53_dcp4_nvfp4")
     memory = {"MemTotal": SPARK, "MemAvailable": int(113.07 * GIB), "MemFree": 50 * GIB}
-    tenant = {"running": True, "uses_gpu": True, "deployment": ""}
-    registered = {
-        "s1": {"readiness": {"memory": memory, "containers": [], "gpu": {"processes": []}}},
-        "s2": {"readiness": {"memory": {**memory, "MemAvailable": 60 * GIB}, "containers": [], "gpu": None}},
-        "s3": {"readiness": {"memory": {**memory, "MemAvailable": 2 * GIB}, "containers": [tenant]}},
-        "s4": {"unreachable": True},
-        "s5": {"readiness": {"memory": {}}},
+    tenant = {"name": "train", "running": True, "uses_gpu": True, "deployment": ""}
+    quiet: dict[str, Any] = {
+        "docker": {"version": "28"},
+        "containers": [],
+        "gpu": {"present": True, "error": "", "processes": []},
     }
-    made = gates_launch.budgets(registered, dict.fromkeys(registered, lane_))
-    failed = {(check["host"], check["id"]) for check in made if check["status"] == "fail"}
+    facts: dict[str, Any] = {
+        "s1": {**quiet, "memory": memory},
+        "s2": {**quiet, "memory": {**memory, "MemAvailable": 60 * GIB}},
+        "s3": {**quiet, "memory": {**memory, "MemAvailable": 2 * GIB}, "containers": [tenant]},
+        "s4": None,
+        "s5": {"memory": {}},
+    }
+    made = launch.budgets(facts, dict.fromkeys(facts, lane_))
+    failed = {(check.host, check.id) for check in made if check.status == "fail"}
     assert failed == {("s2", "BUDGET.FIT"), ("s2", "BUDGET.UTILIZATION"), ("s5", "BUDGET.FIT")}
-    assert {check["host"] for check in made} == {"s1", "s2", "s3", "s5"}
-    assert gates_launch.budgets(registered, {"s1": {}}) == []
+    assert {check.host for check in made} == {"s1", "s2", "s3", "s5"}
+    assert launch.budgets(facts, {"s1": {}}) == []
 
 
 def test_preflight_refuses_by_numbers_alone() -> None:

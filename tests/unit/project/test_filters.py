@@ -156,7 +156,7 @@ RENDER = """
         dest: "{{ out }}"
         content: "{{ {'specs': specs, 'lane': this_lane} | to_json }}"
       vars:
-        specs: "{{ [hostvars | lane_rank_spec('s1', groups), hostvars | lane_rank_spec('s2', groups)] }}"
+        specs: "{{ [hostvars | sparklanes_rank_spec('s1', groups), hostvars | sparklanes_rank_spec('s2', groups)] }}"
       delegate_to: localhost
       connection: local
       run_once: true

@@ -37,7 +37,7 @@ class Words:
 
 @pytest.fixture(scope="module")
 def source() -> dict[str, Any]:
-    return filters.teacher_forcing_source(str(ROOT / "banks" / "corpus"))
+    return filters.corpus_texts(str(ROOT / "banks" / "corpus"))
 
 
 def build(source: Mapping[str, Any], *args: Any, **plan: Any) -> dict[str, Any]:

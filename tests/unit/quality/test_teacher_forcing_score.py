@@ -233,7 +233,7 @@ def test_filters_explain_what_they_cannot_do(bank: dict[str, Any], reference: di
     with pytest.raises(error, match="no bank can be made"):
         filters.teacher_forcing_bank([{**reference, "corpus": None}], IDENTITY)
     with pytest.raises(error, match=r"text\.yml"):
-        filters.teacher_forcing_source(str(tmp_path))
+        filters.corpus_texts(str(tmp_path))
     assert filters.teacher_forcing_judge(bank, {})["verdict"] == "invalid"
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from ansible.module_utils.sparklanes.release import controller
+from hostvars import registered
 
 
 def process(proc: Path, pid: int, parent: int, command: str, started: int = 100) -> None:
@@ -62,3 +65,40 @@ def test_without_resume_a_dead_run_is_left_alone(tmp_path: Path) -> None:
     process(proc, 21, 1, "python3 ansible-playbook", 700)
     (proc / "20" / "stat").unlink()
     assert controller.transaction_id(receipts, 21, "bb", resume=False, proc=proc) != first
+
+
+LIVING, EXPIRED = {"id": "t1", "expired": False}, {"id": "t1", "expired": True}
+
+
+@pytest.mark.parametrize(
+    ("other", "interrupted"),
+    [
+        ({"readiness": {"transaction": {}}}, True),
+        ({"readiness": {"transaction": None}}, True),
+        ({"readiness": {"transaction": EXPIRED}}, True),
+        ({"readiness": {"transaction": LIVING}}, False),
+        ({"readiness": {"transaction": {"id": "t1"}}}, False),
+        ({"unreachable": True}, False),
+        ({"failed": True, "msg": "x"}, False),
+        (None, False),
+    ],
+)
+def test_a_lock_is_taken_by_itself_only_where_every_rank_says_that_nobody_is_at_work(other: Any, interrupted: bool) -> None:
+    seen = registered(["s1", "s2"], journal={"s1": {"readiness": {"transaction": EXPIRED}}, "s2": other})
+    assert controller.interrupted(seen, ["s1", "s2"], "journal") is interrupted
+
+
+@pytest.mark.parametrize(
+    ("other", "back"),
+    [
+        ({"deployment_state": {}, "changed": False}, True),
+        ({"skipped": True, "skip_reason": "it never had the lock"}, True),
+        ({"failed": True, "msg": "No space left on device"}, False),
+        ({"unreachable": True}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_the_note_of_a_transaction_stays_while_a_rank_may_hold_its_lock(other: Any, back: bool) -> None:
+    seen = registered(["s1", "s2"], closed={"s1": {"deployment_state": {}}, "s2": other})
+    assert controller.lock_is_back(seen, ["s1", "s2"], "closed") is back

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import release
 import transaction
+from ansible.module_utils.sparklanes.release import plan as release_plan
 from ansible.module_utils.sparklanes.release import store as release_store
 from ansible.module_utils.sparklanes.release.store import Store
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction
@@ -21,9 +22,9 @@ def held(heartbeat: float, **more: Any) -> Transaction:
 
 
 def test_equal_content_gives_an_equal_id_whatever_the_order_of_keys() -> None:
-    one = release_store.release_id([{"a": 1, "b": 2}], {"x": 1, "y": 2})
-    assert one == release_store.release_id([{"b": 2, "a": 1}], {"y": 2, "x": 1})
-    assert one != release_store.release_id([{"a": 1, "b": 3}], {"x": 1, "y": 2})
+    one = release_plan.release_id([{"a": 1, "b": 2}], {"x": 1, "y": 2})
+    assert one == release_plan.release_id([{"b": 2, "a": 1}], {"y": 2, "x": 1})
+    assert one != release_plan.release_id([{"a": 1, "b": 3}], {"x": 1, "y": 2})
     assert len(one) == 12
 
 

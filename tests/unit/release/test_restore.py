@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.release import restore as rules
+from hostvars import registered
 
 FAILED = {"task": "Gate alive", "msg": "Gate alive stopped the launch"}
 GOOD, BAD = "a" * 12, "b" * 12
@@ -124,3 +125,29 @@ def test_a_release_of_other_ranks_is_not_started(nodes: list[str]) -> None:
 def test_a_release_that_is_not_frozen_everywhere_is_not_started_on_some() -> None:
     now: Any = {"s1": facts(), "s2": {**facts(), "last_good": {}}}
     assert "not frozen on s2" in restore(now, {}, BAD)["refusal"]
+
+
+def test_the_first_that_says_something_is_heard_wherever_it_failed() -> None:
+    """The task that asks runs on rank 0, which may have failed at nothing."""
+    seen = registered(
+        ["s1", "s2", "s3"],
+        rank_autopsy={"s1": rank(), "s2": {"unreachable": True}, "s3": rank()},
+        rank_failure={"s1": {"task": "", "msg": ""}, "s3": {"task": "Gate B", "msg": "short", "checks": ["MEM.SETTLED"]}},
+    )
+    why = rules.why_it_failed(seen, ["s1", "s2", "s3"])
+    assert why["sentence"] == "short (in 'Gate B'). s2 did not answer."
+    assert why["hardware_or_memory"]
+    assert (
+        rules.why_it_failed(registered(["s1"], rank_autopsy={"s1": rank()}), ["s1"])["sentence"] == "it failed without a message."
+    )
+
+
+def test_what_to_restore_is_read_from_the_hosts() -> None:
+    seen = registered(["s1", "s2"], rank_before_restore={host: {"readiness": facts()} for host in ("s1", "s2")})
+    assert rules.what_to_restore(seen, ["s1", "s2"], {}, BAD)["release"] == GOOD
+    assert rules.what_to_restore(seen, ["s1", "s2"], {"hardware_or_memory": True}, BAD)["release"] == ""
+    dead = {"s1": {"readiness": facts(deployment_state={"last_good": GOOD, "deaths": ["1", "2"]})}, "s2": {"readiness": facts()}}
+    doubtful = registered(["s1", "s2"], rank_before_restore=dead)
+    assert rules.what_to_restore(doubtful, ["s1", "s2"], {}, BAD)["release"] == ""
+    assert rules.what_to_restore(doubtful, ["s1", "s2"], {}, BAD, forget_deaths=True)["release"] == GOOD
+    assert rules.what_to_restore(registered(["s1"]), ["s1"], {}, BAD)["release"] == "", "who was not asked restores nothing"

@@ -1,0 +1,193 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""The gates as wholes: who did not answer is never taken for well, and one table says everything at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.common.checks import Check
+from ansible.module_utils.sparklanes.gates import forcing, launch
+from hostvars import registered
+from test_budget import measured
+from test_readiness import FABRICS, HOSTS, SPECS, facts, world
+
+RELEASE = "a" * 12
+SILENT = [None, {}, {"unreachable": True}, {"skipped": True}]
+GOOD = {host: facts() for host in HOSTS}
+
+
+def looked(**more: Any) -> dict[str, Any]:
+    return {"readiness": facts(**more)}
+
+
+def failed(checks: list[Check]) -> set[str]:
+    return {f"{check.host} {check.id}" for check in checks if check.status == "fail"}
+
+
+def gate_a(known: Any, lanes: Any = None, **given: Any) -> list[Check]:
+    more = {"fatal": ["machine"], "break_lock": False, "forget_deaths": False} | given
+    return launch.gate_a(known, HOSTS, SPECS, lanes or {}, "mine", 1000.0, 1001.0, **more)
+
+
+def test_a_ready_deployment_passes_both_gates() -> None:
+    assert failed(gate_a(world(GOOD))) == set()
+    assert failed(launch.gate_b(world(GOOD), HOSTS, SPECS, {})) == set()
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_silent_host_fails_every_gate(silent: Any) -> None:
+    known = world(GOOD, gates_readiness={"s1": looked(), "s2": silent}, gates_rank={"s1": {}, "s2": silent})
+    assert {name.split()[0] for name in failed(gate_a(known))} == {"s2"}
+    assert {name.split()[0] for name in failed(launch.gate_b(known, HOSTS, SPECS, {}))} == {"s2"}
+    assert "s2 RANK.ALIVE" in failed(launch.alive(known, HOSTS, RELEASE))
+    assert launch.serves(known, HOSTS, RELEASE, "gates_readiness") is False
+
+
+def test_a_look_that_failed_is_no_silent_host() -> None:
+    """Who reads "no answer over ssh" looks at cables and power; the module said what is wrong."""
+    known = world(GOOD, gates_readiness={"s1": looked(), "s2": {"failed": True, "msg": "state.json is no JSON"}})
+    rows = {
+        check.id: (check.status, check.found) for check in gate_a(known) if check.host == "s2" and check.id.startswith("NODE.")
+    }
+    assert rows == {"NODE.REACHABLE": ("pass", "answers"), "NODE.FACTS": ("fail", "state.json is no JSON")}
+
+
+def test_gate_a_is_one_table_of_host_image_memory_and_readiness() -> None:
+    """Whoever has to mend four things is told of all four at once."""
+    memory = {"MemTotal": 121 * 1024**3, "MemAvailable": 60 * 1024**3}
+    lane = {**measured("glm53_dcp4_nvfp4"), "lane_image": {"vllm": "0.11.0"}}
+    broken = facts(memory=memory, shm_total_bytes=1)
+    known = world({"s1": broken, "s2": facts()}, gates_host={"s1": {"unreachable": True}, "s2": None})
+    assert {"s1 MEM.SHM", "s1 BUDGET.UTILIZATION", "s1 IMAGE.PINS", "s1 HOST.FACTS", "s2 HOST.FACTS"} <= failed(
+        gate_a(known, dict.fromkeys(HOSTS, lane))
+    )
+
+
+def test_a_persons_decisions_lift_what_they_name_and_nothing_else() -> None:
+    other = {"id": "theirs", "phase": "boot", "controller": "desk", "opened": 1, "heartbeat": 990, "lease_seconds": 60}
+    known = world({"s1": facts(transaction=other, deployment_state={"deaths": ["a", "b"]}), "s2": facts()})
+    assert failed(gate_a(known)) == {"s1 LOCK.FREE", "s1 DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, break_lock=True)) == {"s1 DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, forget_deaths=True)) == {"s1 LOCK.FREE"}
+
+
+def test_a_misspelled_property_is_refused_with_its_variable() -> None:
+    with pytest.raises(ValueError, match=r"gates_parity_fatal: machin is unknown"):
+        gate_a(world(GOOD), fatal=["machin"])
+
+
+def test_gate_b_tells_what_the_engine_would_refuse() -> None:
+    memory = {"MemTotal": 121 * 1024**3, "MemAvailable": 90 * 1024**3}
+    known = world({"s1": facts(memory=memory), "s2": facts(memory={**memory, "MemAvailable": 118 * 1024**3})})
+    lane = {"lane_gpu_memory_utilization": 0.9, "lane_gpu_arch": "sm_121"}
+    assert failed(launch.gate_b(known, HOSTS, SPECS, dict.fromkeys(HOSTS, lane))) == {"s1 BUDGET.UTILIZATION"}
+
+
+def reach(found: Any, fabrics: Any) -> list[Check]:
+    return launch.reach(registered(found, __roce_found=found, roce_fabric=fabrics), list(found))
+
+
+def test_the_first_look_compares_the_fabrics_of_all_ranks() -> None:
+    both: dict[str, Any] = {host: {"fabric": {}} for host in HOSTS}
+    assert failed(reach(both, FABRICS)) == set()
+    assert failed(reach(both, {**FABRICS, "s2": {}})) == {"s2 FABRIC.FACTS"}
+    assert "s2 FABRIC.ADDRESS" in failed(reach(both, {**FABRICS, "s2": FABRICS["s1"]}))
+    assert failed(reach({"s1": {"skipped": True}}, {})) == set(), "one node needs no fabric"
+
+
+def test_the_first_look_names_the_silent_and_compares_no_parts() -> None:
+    made = reach({"s1": {"fabric": {}}, "s2": {"unreachable": True}}, FABRICS)
+    assert failed(made) == {"s2 NODE.REACHABLE"}
+    assert not any(check.id.startswith("FABRIC") for check in made)
+
+
+def test_what_each_rank_tries_over_the_fabric() -> None:
+    plans = launch.reach_plans(world(GOOD), HOSTS, SPECS)
+    assert {host: [probe["peer"] for probe in plan["probes"]] for host, plan in plans.items()} == {"s1": ["s2"], "s2": ["s1"]}
+
+
+def test_a_deployment_lives_by_its_containers_and_by_a_real_generation() -> None:
+    ranks = {host: {"running": True, "release": RELEASE} for host in HOSTS}
+    good = {"checks": [{"id": "ENGINE.COMPLETION", "host": "s1", "status": "pass", "found": "5 tokens"}]}
+    bad = {"checks": [{"id": "ENGINE.COMPLETION", "host": "s1", "status": "fail", "found": "no tokens"}]}
+
+    def alive(**more: Any) -> set[str]:
+        return failed(
+            launch.alive(registered(HOSTS, **{"gates_rank": ranks, "gates_probe": {"s1": good}, **more}), HOSTS, RELEASE)
+        )
+
+    assert alive() == set()
+    assert alive(gates_probe={"s1": bad}) == {"s1 ENGINE.COMPLETION"}
+    assert alive(gates_probe={}) == {"s1 ENGINE.HEALTH"}, "who was not asked generated nothing"
+    assert alive(gates_rank={**ranks, "s2": {"running": True, "release": "b" * 12}}) == {"s2 RANK.ALIVE"}
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_no_other_lane_is_seen_on_a_silent_host(silent: Any) -> None:
+    assert launch.other_lane(silent, "tiny") == ""
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_a_silent_host_is_not_idle(silent: Any) -> None:
+    idle = facts(gpu={"present": True, "processes": []})
+    known = registered(HOSTS, seen={"s1": {"readiness": idle}, "s2": silent})
+    assert failed(launch.idle(known, HOSTS, "seen")) == {"s2 NODE.IDLE"}
+
+
+SPEC = {
+    "rank": 0,
+    "image": "r/engine@sha256:abc",
+    "mounts": [{"source": "/v/overlays/b"}, {"source": "/v/models/m"}, {"source": "/v/overlays/a"}],
+}
+
+
+def test_the_identity_of_a_rank_is_image_overlays_and_weights() -> None:
+    models = {"models": [{"name": "model", "revision": "c0ffee", "manifest_sha256": "d1"}]}
+    assert forcing.identity("s1", SPEC, models) == {
+        "rank": 0,
+        "node": "s1",
+        "image": "sha256:abc",
+        "overlays": ["/v/overlays/a", "/v/overlays/b"],
+        "weights": [["model", "c0ffee", "d1"]],
+    }
+    assert forcing.identity("s1", SPEC, None)["weights"] == [], "nothing is known, nothing is claimed"
+
+
+def lane(**more: Any) -> dict[str, Any]:
+    return {"lane_tensor_parallel_size": 2, "lane_engine_args": {}, **more}
+
+
+def test_what_is_kept_with_the_scores() -> None:
+    bare = forcing.engine({"s1": {}}, ["s1"], {"s1": SPEC}, lane())
+    assert {key: value for key, value in bare.items() if key != "ranks"} == {
+        "vllm_version": "",
+        "kv_cache_dtype": "auto",
+        "tensor_parallel_size": 2,
+        "max_num_batched_tokens": 0,
+        "enforce_eager": False,
+        "speculative_config": "",
+    }
+    told = lane(
+        lane_image={"vllm": "0.11"}, lane_kv_cache_dtype="fp8", lane_max_num_batched_tokens=4096,
+        lane_engine_args={"--enforce-eager": True, "--speculative-config": {"method": "mtp"}},
+    )  # fmt: skip
+    made = forcing.engine({"s1": {}}, ["s1"], {"s1": SPEC}, told)
+    assert (made["vllm_version"], made["kv_cache_dtype"], made["max_num_batched_tokens"]) == ("0.11", "fp8", 4096)
+    assert (made["enforce_eager"], made["speculative_config"], made["ranks"][0]["node"]) == (True, {"method": "mtp"}, "s1")
+
+
+@pytest.mark.parametrize(
+    ("more", "chunk", "min_chunk", "longest"),
+    [
+        ({}, 2048, 0, None),
+        ({"lane_max_num_batched_tokens": 8192, "lane_max_model_len": 4096}, 8192, 0, 4096),
+        ({"lane_engine_args": {"--speculative-config": "{}"}}, 2048, 512, None),
+        ({"lane_engine_args": {"--speculative-config": "{}", "--enforce-eager": True}}, 2048, 0, None),
+    ],
+)
+def test_a_corpus_suits_the_lane(more: dict[str, Any], chunk: int, min_chunk: int, longest: int | None) -> None:
+    made = forcing.corpus(lane(**more), {"text": []}, 16384, 200)
+    assert (made["chunk"], made["min_chunk"], made.get("max_model_len")) == (chunk, min_chunk, longest)
+    assert (made["source"], made["max_doc_tokens"], made["chat_tokens"]) == ({"text": []}, 16384, 200)

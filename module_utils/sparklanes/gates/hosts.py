@@ -61,20 +61,6 @@ def hosts_kept(
     return made
 
 
-def gpu_free(hostvars: Facts, hosts: Sequence[str], register: str = "reboot_stopped") -> list[dict[str, str]]:
-    """Whether nothing works on any GPU any more, before a reboot. `register`: the name of the results of readiness_info."""
-    made = []
-    for host in hosts:
-        seen = look(hostvars[host].get(register), "readiness")
-        made += readiness.reachable([host], {host: seen})
-        found = (seen.facts or {}).get("gpu") or {}
-        if found.get("present") is False and not found.get("processes"):
-            made.append(Check("GPU.IDLE", host, SKIP, "no nvidia-smi here"))
-        elif seen.facts is not None:
-            made.append(readiness.gpu_idle(host, seen.facts))
-    return [check.to_dict() for check in made]
-
-
 def gpu_checks(host: str, facts: Facts, wanted: bool) -> list[Check]:
     """Driver and Xids, from `readiness_info`. Not `wanted`: a host without a GPU (a sandbox) needs none."""
     found = facts.get("gpu") or {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import Check, judged
+from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, look
 from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
@@ -33,6 +33,20 @@ def before_reboot(hostvars: HostVars, hosts: Sequence[str], deployment: str, tra
             made.append(readiness.docker(host, known))
             made.append(readiness.lock(host, known, transaction, now))
             made.append(readiness.strangers(host, known, deployment))
+    return made
+
+
+def gpu_free(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:
+    """Whether nothing works on any GPU any more, by what was registered after the stop."""
+    made = []
+    for host in hosts:
+        seen = look(hostvars[host].get("reboot_stopped"), "readiness")
+        made += readiness.reachable([host], {host: seen})
+        found = (seen.facts or {}).get("gpu") or {}
+        if found.get("present") is False and not found.get("processes"):
+            made.append(Check("GPU.IDLE", host, SKIP, "no nvidia-smi here"))
+        elif seen.facts is not None:
+            made.append(readiness.gpu_idle(host, seen.facts))
     return made
 
 

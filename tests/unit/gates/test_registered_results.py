@@ -117,10 +117,7 @@ CHECKS: dict[str, Callable[[Any], list[Check]]] = {
     "before a reboot": lambda bad: reboot.before_reboot(
         second("reboot_seen", seen(bad), seen(looked())), HOSTS, "sparks", "mine", 0.0
     ),
-    "no work on a GPU": lambda bad: [
-        Check.from_dict(check)
-        for check in gates_hosts.gpu_free({"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS)
-    ],
+    "no work on a GPU": lambda bad: reboot.gpu_free({"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS),
     "after a reboot, readiness": lambda bad: after(readiness=bad),
     "after a reboot, host": lambda bad: after(host=bad),
     "after a reboot, memory": lambda bad: after(memory=bad),

@@ -484,8 +484,8 @@ def test_a_gpu_is_missed_where_the_lane_asks_for_one() -> None:
     ],
 )
 def test_no_spark_is_rebooted_while_its_gpu_works_or_says_nothing(gpu: dict[str, Any], status: str) -> None:
-    made = gates_hosts.gpu_free({"s1": {"reboot_stopped": {"readiness": {"gpu": gpu}}}}, ["s1"])
-    assert [check["status"] for check in made if check["id"] == "GPU.IDLE"] == [status]
+    made = reboot.gpu_free({"s1": {"reboot_stopped": {"readiness": {"gpu": gpu}}}}, ["s1"])
+    assert [check.status for check in made if check.id == "GPU.IDLE"] == [status]
 
 
 def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> None:

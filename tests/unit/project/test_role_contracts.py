@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sparklanes as plugin  # filter_plugins/sparklanes.py
 import yaml
 from conftest import ROOT
@@ -127,35 +126,6 @@ def test_roles_read_one_another_s_variables_in_no_circle() -> None:
 
 def test_role_gates_knows_nothing_of_role_rank() -> None:
     assert "rank" not in reads("gates")
-
-
-# Entry points that say nothing yet of what they take; none may join them.
-UNSPECIFIED = {("engine_image", "archive"), ("lane", "validate"), ("page_cache", "serving")}
-USED = sorted({(role, entry) for file, role, entry, _ in includes() if role_of(file) != role})
-
-
-@pytest.mark.parametrize(("role", "entry"), USED, ids=lambda part: part)
-def test_each_entry_point_that_others_use_is_specified(role: str, entry: str) -> None:
-    assert (ROOT / "roles" / role / "tasks" / f"{entry}.yml").is_file()
-    said = f"roles/{role}/meta/argument_specs.yml does not say what {entry} takes"
-    assert entry in specs(role) or (role, entry) in UNSPECIFIED, said
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_each_specified_entry_point_is_there(role: str) -> None:
-    for entry in specs(role):
-        assert (ROOT / "roles" / role / "tasks" / f"{entry}.yml").is_file(), f"{role} has no tasks/{entry}.yml"
-
-
-def test_whoever_includes_an_entry_point_gives_what_it_requires() -> None:
-    for file, role, entry, given in includes():
-        options = (specs(role).get(entry) or {}).get("options") or {}
-        required = {name for name, option in options.items() if option.get("required")} - LEFT.get(role, set())
-        assert required <= given, f"{file}: {role} ({entry}) is not given {sorted(required - given)}"
-        own = {name for name in given if name.startswith(f"{role}_")}
-        assert own <= set(options) or entry not in specs(role), (
-            f"{file}: {role} ({entry}) does not take {sorted(own - set(options))}"
-        )
 
 
 def test_results_of_several_hosts_are_joined_in_no_yaml() -> None:

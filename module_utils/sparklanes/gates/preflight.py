@@ -13,6 +13,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
+from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
 from ansible.module_utils.sparklanes.lane.rules import lane_checks, negative_check
@@ -113,6 +114,7 @@ def preflight(
     addresses = {host: address_of(host, hostvars[host]) for host in groups.get("sparks") or play_hosts}
     checks += gates_deployments.address_checks("INVENTORY.ADDRESS", "address", addresses)
     checks += inline_checks(hostvars, groups, play_hosts, inline or {})
+    checks += removed_checks(hostvars, play_hosts)
     if needs == "launch":
         checks += gates_deployments.single_refusals(names, play_hosts)
     for deployment in gates_deployments.deployments_of(names, play_hosts):

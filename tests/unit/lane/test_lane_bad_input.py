@@ -289,7 +289,12 @@ def test_what_only_several_hosts_can_break() -> None:
 def test_every_rule_of_preflight_has_a_mutation() -> None:
     """Those of traps have theirs in test_traps.py, those of memory in test_budget.py, those of the controller in test_filters.py."""
     here = {id for id, _, _ in RULES} | {id for _, id in FORMATS.values()} | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
-    here |= {"INVENTORY.ADDRESS", "INVENTORY.HOSTS", *(f"DEPLOYMENT.{name}" for name in ("AGREE", "SCOPE", "GROUP", "ONE"))}
+    here |= {
+        "INVENTORY.ADDRESS",
+        "INVENTORY.HOSTS",
+        "INVENTORY.REMOVED",
+        *(f"DEPLOYMENT.{name}" for name in ("AGREE", "SCOPE", "GROUP", "ONE")),
+    }
     ids = set()
     for path in (ROOT / "module_utils" / "sparklanes").rglob("*.py"):
         ids |= set(re.findall(r'"((?:LANE|DEPLOYMENT|INVENTORY)\.[A-Z_]+)"', path.read_text(encoding="utf-8")))

@@ -146,6 +146,8 @@ def test_bad_content_twice_is_enough() -> None:
     made.bad_content("far", "05", "too")
     assert giver(made, "05", 1) is None
     assert "near: has 0 of the 1 files that are lacking here, and gave bad content: sent 05" in made.hopeless(["05"], 1)
+    made.offered("near", offer(10), 2)
+    assert "gave bad content: sent 05" in made.hopeless(["05"], 2), "that it answers again takes nothing back"
 
 
 def test_one_that_falls_behind_is_passed_over_after_patience() -> None:

@@ -35,6 +35,7 @@ class Peer:
     avoid_until: float = 0.0  # after a transfer that failed
     behind: bool = False  # it had nothing for us for long while others had
     bad: dict[str, int] = field(default_factory=dict)  # file → how often its content was bad
+    bad_why: str = ""  # how the last of them was bad; unlike trouble, no later answer takes that back
 
     def live(self, now: float) -> bool:
         return self.heard is not None and now - self.heard <= SILENCE
@@ -90,7 +91,7 @@ class Choice:
     def bad_content(self, name: str, file: str, why: str) -> None:
         """A file from there was not what it must be."""
         peer = self.peer(name)
-        peer.trouble = why
+        peer.trouble = peer.bad_why = why
         peer.bad[file] = peer.bad.get(file, 0) + 1
 
     # What follows from it.
@@ -170,7 +171,7 @@ class Choice:
         else:
             text = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
         if peer.bad:
-            text += f", and gave bad content: {peer.trouble}"
+            text += f", and gave bad content: {peer.bad_why}"
         if offer is not None and offer.work.failed:
             # It may tell of others in its turn; what is said there is in its own result.
             cut = f"{offer.work.error[:ERROR_LETTERS]}…" if len(offer.work.error) > ERROR_LETTERS else offer.work.error

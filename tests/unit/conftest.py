@@ -12,6 +12,7 @@ from typing import Any
 import ansible.module_utils
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -22,6 +23,10 @@ sys.path += sorted(str(folder) for folder in Path(__file__).parent.iterdir() if 
 
 # ansible-playbook and its like lie beside this Python, whether or not its environment is activated.
 os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+# No test fails by the clock: machines and what else runs on them differ.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 RunModule = Callable[..., dict[str, Any]]
 

@@ -113,23 +113,32 @@ class SwapFile(HostEdits):
             self.doing("swap", [self.path], "absent", "present", survival.undo("swap"))
             problem = self.fill(size)
             if problem:
-                if self.tree.there(self.path):
-                    self.tree.remove(self.path)
                 self.undone("swap")
-                self.fail(f"{problem}. The file is removed again; not every file system can hold one")
+                self.fail(problem)
         self.write_fstab(table)
 
     def fill(self, size: int) -> str:
-        """The file, made and turned on; what went wrong, empty where nothing did."""
+        """The file, made and turned on; what went wrong, empty where nothing did. Only a file that was made here is removed again."""
         try:
             with self.tree.folder(self.path, make=True) as (folder, name):
                 handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
-                try:
-                    os.posix_fallocate(handle, 0, size)
-                finally:
-                    os.close(handle)
         except OSError as error:
             return f"{self.path} could not be made: {error.strerror}"
+        problem = self.turn_on(handle, size)
+        if not problem:
+            return ""
+        if self.tree.there(self.path):
+            self.tree.remove(self.path)
+        return f"{problem}. The file is removed again; not every file system can hold one"
+
+    def turn_on(self, handle: int, size: int) -> str:
+        """The new file, filled and turned on as swap."""
+        try:
+            os.posix_fallocate(handle, 0, size)
+        except OSError as error:
+            return f"{self.path} could not be made: {error.strerror}"
+        finally:
+            os.close(handle)
         for program in ("mkswap", "swapon"):
             rc, out, err = self.ask(program, str(self.at(self.path)))
             if rc != 0:

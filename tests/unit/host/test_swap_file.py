@@ -97,6 +97,23 @@ def test_a_file_that_could_not_be_filled_is_not_left(host: Host, run_module: Run
 
 
 @pytest.mark.usefixtures("roomy")
+def test_a_file_that_came_meanwhile_is_somebody_elses(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, before = host.root / "swap.img", swap_file.SwapFile.fill
+
+    def late(edits: swap_file.SwapFile, size: int) -> str:
+        theirs.write_text("theirs")
+        return before(edits, size)
+
+    monkeypatch.setattr(swap_file.SwapFile, "fill", late)
+    failed = run_module(swap_file, wish(host, "present"))
+    assert "File exists" in failed["msg"]
+    assert "removed again" not in failed["msg"]
+    assert theirs.read_text() == "theirs"
+    run_module(swap_file, wish(host, "absent"))
+    assert theirs.read_text() == "theirs", "the ledger does not call it ours"
+
+
+@pytest.mark.usefixtures("roomy")
 def test_a_run_that_was_cut_off_can_be_undone(host: Host, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_off(*_: Any) -> None:
         raise KeyboardInterrupt

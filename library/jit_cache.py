@@ -67,8 +67,8 @@ from ansible.module_utils.sparklanes.docker.jit_cache import CacheError, measure
 
 def users(module: AnsibleModule, folder: Path) -> list[str]:
     """Running containers that see the folder: it is replaced as a whole, and they would go on writing into the one before."""
-    boxes = Docker(commands.run).containers() if folder.is_dir() else []
-    return [box.name for box in boxes if box.running and any(folder == Path(path) for path in box.mounts)]
+    boxes = Docker(commands.run).running() if folder.is_dir() else []
+    return [box.name for box in boxes if any(folder == Path(path) for path in box.mounts)]
 
 
 def main() -> None:

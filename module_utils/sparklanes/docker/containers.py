@@ -186,6 +186,10 @@ class Docker:
             raise DockerError(f"docker inspect failed (exit {rc}): {(err or out).strip()[-600:]}")
         return parse_inspect(out)
 
+    def running(self) -> list[Container]:
+        """The containers whose processes exist, paused ones too: they hold memory and GPU, and `docker ps --filter status=running` hides them."""
+        return [box for box in self.containers() if box.running]
+
     def named(self, name: str) -> Container | None:
         """The container of exactly this name, if there is one."""
         return next((box for box in self.containers(f"name=^/?{re.escape(name)}$") if box.name == name), None)

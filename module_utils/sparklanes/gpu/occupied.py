@@ -110,7 +110,7 @@ def look(run: commands.Run | None = None, root: str = STATE_ROOT, gpu: Facts | N
     boxes: list[Container] | None = None
     docker: dict[str, str] = {}
     try:
-        boxes = Docker(run).containers("status=running") if shutil.which("docker") else []
+        boxes = Docker(run).running() if shutil.which("docker") else []
     except (DockerError, ValueError) as error:
         docker["error"] = str(error)
     found = dict(gpu if gpu is not None else processes(run))

@@ -56,7 +56,7 @@ def gpu_containers(run: Run) -> tuple[list[str] | None, str]:
     docker = Docker(run)
     try:
         driver = str(docker.info()["cgroup_driver"])
-        return [box.name for box in docker.containers("status=running") if box.uses_gpu], driver
+        return [box.name for box in docker.running() if box.uses_gpu], driver
     except (DockerError, ValueError):
         return None, ""
 

@@ -37,6 +37,7 @@ BOX = {
     "Config": {"Image": "engine", "Labels": {}},
     "HostConfig": {},
 }
+PAUSED = {"Running": True, "Paused": True, "Status": "paused"}
 RANK = {**BOX, "Config": {"Image": "engine", "Labels": {"sparklanes.deployment": "sparks", "sparklanes.lane": "tiny"}}}
 FOREIGN = {**BOX, "HostConfig": {"Runtime": "nvidia"}}
 PLAIN = BOX
@@ -63,9 +64,10 @@ class Machine:
 
     def docker(self, *boxes: dict[str, Any]) -> None:
         ids = " ".join(box["Id"] for box in boxes)
+        running = " ".join(box["Id"] for box in boxes if box["State"].get("Status") == "running")
         self.program(
             "docker",
-            f'case "$1" in ps) echo {ids};; inspect) echo {shlex.quote(json.dumps(boxes))};; info) echo {shlex.quote(json.dumps(INFO))};; esac',
+            f'case "$*" in *status=running*) echo {running}; exit;; esac; case "$1" in ps) echo {ids};; inspect) echo {shlex.quote(json.dumps(boxes))};; info) echo {shlex.quote(json.dumps(INFO))};; esac',
         )
 
     def gpu(self, *pids: int) -> None:
@@ -191,7 +193,11 @@ def test_a_spark_on_which_nothing_serves(
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize("box", [RANK, FOREIGN], ids=["rank", "foreign"])
+@pytest.mark.parametrize(
+    "box",
+    [RANK, FOREIGN, {**RANK, "State": PAUSED}, {**FOREIGN, "State": PAUSED}],
+    ids=["rank", "foreign", "paused rank", "paused foreign"],
+)
 def test_a_rank_and_a_container_of_a_person_serve(
     caller: Caller, box: dict[str, Any], machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +236,9 @@ def test_a_reload_waits_for_a_docker_that_does_not_answer(
         assert "Docker does not say" in units.reload_risk_here(commands.run, tmp_path)
     machine.docker(PLAIN)
     assert units.gpu_containers(commands.run) == ([], "systemd")
-    machine.docker(FOREIGN)
-    assert units.gpu_containers(commands.run) == (["vllm_x"], "systemd")
+    for box in (FOREIGN, {**FOREIGN, "State": PAUSED}):
+        machine.docker(box)
+        assert units.gpu_containers(commands.run) == (["vllm_x"], "systemd")
 
 
 def test_a_cache_is_not_filled_behind_a_docker_that_does_not_answer(machine: Machine, tmp_path: Path) -> None:

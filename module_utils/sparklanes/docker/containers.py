@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, TIMED_OUT, Run
 from ansible.module_utils.sparklanes.common.secrets import blanked_env, blanked_words
+from ansible.module_utils.sparklanes.docker import gpu_access
 
 NO_DOCKER = "docker is not installed"
 
@@ -96,10 +97,6 @@ def parse_inspect(text: str) -> list[Container]:
     made = []
     for entry in json.loads(text or "[]"):
         config, host, state = entry.get("Config") or {}, entry.get("HostConfig") or {}, entry.get("State") or {}
-        devices = [str(device.get("PathOnHost", "")) for device in host.get("Devices") or []]
-        asked = [
-            cap for request in host.get("DeviceRequests") or [] for caps in request.get("Capabilities") or [] for cap in caps
-        ]
         made.append(
             Container(
                 id=str(entry.get("Id", "")),
@@ -113,9 +110,7 @@ def parse_inspect(text: str) -> list[Container]:
                 started_at=str(state.get("StartedAt", "")),
                 finished_at=str(state.get("FinishedAt", "")),
                 labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
-                uses_gpu="gpu" in asked
-                or host.get("Runtime") == "nvidia"
-                or any(device.startswith("/dev/nvidia") for device in devices),
+                uses_gpu=bool(gpu_access.of_inspect(config, host, entry.get("Mounts") or [])),
                 host_network=host.get("NetworkMode") == "host",
                 image_id=str(entry.get("Image", "")),
                 mounts=tuple(str(mount["Source"]) for mount in entry.get("Mounts") or [] if mount.get("Source")),

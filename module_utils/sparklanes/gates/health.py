@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, looks, results
+from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import launch, readiness
 from ansible.module_utils.sparklanes.lane.schema import LAYERS
@@ -29,7 +30,7 @@ def health(hostvars: HostVars, hosts: Sequence[str], received: float, fatal: Seq
             made.append(readiness.docker(host, known))
             made.append(readiness.deaths(host, known))
             container = [lanes[host].get(f"lane_container{layer}") or {} for layer in LAYERS]
-            made += gates_hosts.gpu_checks(host, known, any(layer.get("gpus") for layer in container))
+            made += gates_hosts.gpu_checks(host, known, any(map(gpu_access.of_options, container)))
         # While another lane serves, its swappiness is live.
         swappiness = lanes[host].get("lane_swappiness")
         if swappiness is not None and not launch.other_lane(

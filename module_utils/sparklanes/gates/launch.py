@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, Look, check_rows, look, looks, results
+from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
 from ansible.module_utils.sparklanes.fabric import nccl_conf
@@ -86,7 +87,7 @@ def gate_a(
             made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
         made += fabric_reach.gate_checks(host, plans.get(host) or {}, known, facts[hosts[0]])
         made += readiness.shared_memory(host, known, spec.get("options") or {})
-        if (spec.get("options") or {}).get("gpus"):
+        if gpu_access.of_options(spec.get("options") or {}):
             made += gpu_rules.gate(host, known.get("gpu") or {})
     images = {host: (known or {}).get("image") for host, known in facts.items()}
     made += docker_images.parity(images)
@@ -127,7 +128,7 @@ def gate_b(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lanes: Facts)
             continue
         made.append(readiness.stopped(host, known, str(spec["deployment"])))
         made += readiness.ports(host, known, readiness.wanted_ports(spec), str(spec["deployment"]), stopped=True)
-        if (spec.get("options") or {}).get("gpus"):
+        if gpu_access.of_options(spec.get("options") or {}):
             made.append(readiness.gpu_idle(host, known))
         made += check_rows(settled[host], "MEM.SETTLED", host, "memory settled and touched", f"Look at /proc/meminfo of {host}.")
         if lanes.get(host):

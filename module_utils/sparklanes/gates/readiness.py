@@ -76,25 +76,47 @@ def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
 
 
 def strangers(host: str, facts: Facts, deployment: str) -> Check:
-    """What works on the GPU and is not ours, in a container or in none, and ranks of another deployment: named, refused, never stopped from here."""
-    found = [
-        f"process {occupied.name_of(entry)}"
-        for entry in (facts.get("gpu") or {}).get("processes") or []
-        if entry.get("container") == ""
-    ]
-    for box in facts.get("containers") or []:
-        if container_serves(box) and not box.get("deployment"):
-            found.append(f"{box['name']} ({box['image']})")
-        elif container_serves(box) and box.get("deployment") != deployment:
-            found.append(f"{box['name']} (a rank of deployment {box['deployment']})")
+    """What works on the GPU and is not ours, in a container or in none, and ranks of another deployment: named, refused, never stopped from here.
+
+    What has the GPU counts, then what asked for it. Who does not tell may hide somebody.
+    """
+    boxes = {str(box.get("name")): box for box in facts.get("containers") or []}
+    now = serving(facts)
+    found: dict[str, None] = {}
+    for process in now.processes:
+        name = process.get("container")
+        box = boxes.get(str(name)) if name else None
+        if name is None:
+            found[f"process {occupied.name_of(process)}, of which no container is known"] = None
+        elif box is None:
+            found[f"process {occupied.name_of(process)}" + (f" of container {name}" if name else "")] = None
+        elif not _ours(box, deployment):
+            found[_stranger(box)] = None
+    for box in boxes.values():
+        if container_serves(box) and not _ours(box, deployment):
+            found[_stranger(box)] = None
+    # A Spark whose look failed is a row of its own (NODE.DOCKER); whether somebody works here is not known then either.
+    if now.unknown:
+        found[f"not known: {now.unknown}"] = None
     return judged(
         "CONTAINER.FOREIGN",
         host,
         not found,
         ", ".join(found) or "none",
         "none",
-        f"Stop it by hand if it may go (on {host}: docker stop -t 30 NAME, or end the process by its pid); a launch only stops what its deployment started.",
+        f"Stop it by hand if it may go (on {host}: docker stop -t 30 NAME, or end the process by its pid); a launch only stops what its deployment started."
+        if not now.unknown
+        else f"On {host}: docker ps; nvidia-smi. Both have to answer, so that a launch knows whom it would hurt.",
     )
+
+
+def _ours(box: Facts, deployment: str) -> bool:
+    return bool(box.get("deployment")) and box.get("deployment") == deployment
+
+
+def _stranger(box: Facts) -> str:
+    owner = box.get("deployment")
+    return f"{box['name']} (a rank of deployment {owner})" if owner else f"{box['name']} ({box['image']})"
 
 
 def serving(known: Facts) -> occupied.Seen:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.secrets import HIDDEN, blanked_words, hidden, secret_name
 from ansible.module_utils.sparklanes.common.sizes import MIB, size_or_none
+from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.engine.flags import SHORT, canonical_flag
 
 ABSENT = "(absent)"
@@ -164,6 +165,9 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for cap in options.get("cap_add") or []:
         yield f"cap {str(cap).upper().removeprefix('CAP_')}", True
     for device in options.get("devices") or []:
+        if gpu_access.is_cdi(str(device)):
+            yield f"device {device}", str(device)
+            continue
         host, _, inside = str(device).partition(":")
         yield f"device {inside or host}", host
 
@@ -211,14 +215,20 @@ def spec_of_inspect(
             "gpus": _gpus(host.get("DeviceRequests") or []) or ("all" if host.get("Runtime") == "nvidia" else None),
             "ulimits": [f"{one['Name']}={one['Soft']}:{one['Hard']}" for one in host.get("Ulimits") or []],
             "cap_add": list(host.get("CapAdd") or []),
-            "devices": [f"{one['PathOnHost']}:{one['PathInContainer']}" for one in host.get("Devices") or []],
+            "devices": [f"{one['PathOnHost']}:{one['PathInContainer']}" for one in host.get("Devices") or []]
+            + [
+                str(id_)
+                for request in host.get("DeviceRequests") or []
+                if request.get("Driver") == "cdi"
+                for id_ in request.get("DeviceIDs") or []
+            ],
         },
     }
 
 
 def _gpus(requests: Iterable[Mapping[str, Any]]) -> str | None:
     for request in requests:
-        if any("gpu" in caps for caps in request.get("Capabilities") or []):
+        if request.get("Driver") == "nvidia" or any("gpu" in caps for caps in request.get("Capabilities") or []):
             if request.get("DeviceIDs"):
                 return "device=" + ",".join(request["DeviceIDs"])
             return "all" if request.get("Count") == -1 else str(request.get("Count"))

@@ -191,8 +191,68 @@ def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None
 def test_each_thing_amiss_fails_its_own_check(broken: dict[str, Any], failing: str, words: str) -> None:
     made = gate_a({"s1": facts(**broken), "s2": facts()})
     failed = [check for check in made.values() if check.status == "fail"]
-    assert [check.id for check in failed] == [failing]
+    # Without Docker's answer it is not known either who works on the GPU.
+    assert [check.id for check in failed] == [failing, *(["CONTAINER.FOREIGN"] if failing == "NODE.DOCKER" else [])]
     assert words in failed[0].found
+
+
+def process(container: str | None, pid: int = 7) -> dict[str, Any]:
+    return {"pid": pid, "name": "python3", "memory_bytes": None, "container": container}
+
+
+def box(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": "nb", "running": True, "uses_gpu": False, "deployment": "", **more}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, ""),
+        ({"gpu": {"present": True, "processes": [], "error": ""}}, ""),
+        # Our own rank, however it asked for the GPU.
+        ({"containers": [box("r0", deployment="sparks")], "gpu": {"present": True, "processes": [process("r0")]}}, ""),
+        # A container that asked by no known spelling and has it; each is named once.
+        (
+            {"containers": [box("priv")], "gpu": {"present": True, "processes": [process("priv"), process("priv", 8)]}},
+            "priv (nb)",
+        ),
+        (
+            {"containers": [box("cdi", uses_gpu=True)], "gpu": {"present": True, "processes": [process("cdi")]}},
+            "cdi (nb)",
+        ),
+        (
+            {"containers": [box("r", deployment="pair_a")], "gpu": {"present": True, "processes": [process("r")]}},
+            "r (a rank of deployment pair_a)",
+        ),
+        ({"gpu": {"present": True, "processes": [process("")]}}, "process python3 (pid 7)"),
+        ({"gpu": {"present": True, "processes": [process(None)]}}, "process python3 (pid 7), of which no container is known"),
+        ({"gpu": {"present": True, "processes": [process("gone")]}}, "process python3 (pid 7) of container gone"),
+        # What could not be found out fails.
+        (
+            {"gpu": {"present": True, "processes": None, "error": "nvidia-smi: exit 124: the driver hangs"}},
+            "not known: the GPU's processes are not known (nvidia-smi: exit 124: the driver hangs)",
+        ),
+        (
+            {"gpu": {"present": True, "processes": None, "error": ""}},
+            "not known: the GPU's processes are not known (nvidia-smi does not tell them)",
+        ),
+        ({"gpu": {}}, "not known: the GPU's processes are not known (it was not asked)"),
+        ({"docker": {"error": "no daemon"}}, "not known: Docker does not answer (no daemon)"),
+        ({"docker": {}}, "not known: Docker does not answer (it was not asked)"),
+    ],
+)
+def test_who_has_the_gpu_and_is_not_ours(more: dict[str, Any], words: str) -> None:
+    check = readiness.strangers("s1", facts(**more), "sparks")
+    assert (check.id, check.status, check.found) == ("CONTAINER.FOREIGN", "fail" if words else "pass", words or "none")
+
+
+@pytest.mark.parametrize("options", [{"gpus": "all"}, {"devices": ["nvidia.com/gpu=all"]}, {"devices": ["/dev/nvidia0"]}])
+def test_a_lane_keeps_its_gpu_gates_however_it_asks(options: dict[str, Any]) -> None:
+    specs = {host: {**SPECS[host], "options": options} for host in HOSTS}
+    known = {host: facts() for host in HOSTS}
+    before = {check.id for check in launch.gate_a(world(known), HOSTS, specs, {}, "mine", 1000.0, 1001.0)}
+    assert "GPU.DRIVER" in before
+    assert "GPU.IDLE" in {check.id for check in gate_b(known, specs)}
 
 
 @pytest.mark.parametrize(
@@ -344,17 +404,6 @@ def test_the_container_of_a_process() -> None:
     v2 = "0::/system.slice/docker-" + "ab" * 32 + ".scope\n"
     assert docker_containers.container_of_cgroup(v2) == "ab" * 32
     assert docker_containers.container_of_cgroup("0::/user.slice\n") == ""
-
-
-def test_a_process_outside_of_containers_is_found_before_anything_is_stopped() -> None:
-    def said(container: object) -> Check:
-        process = {"pid": 7, "name": "python3", **({} if container == "untold" else {"container": container})}
-        return readiness.strangers("s1", {"containers": [], "gpu": {"processes": [process]}}, "sparks")
-
-    assert said("").status == "fail"
-    assert "process python3 (pid 7)" in said("").found
-    assert {said(known).status for known in ("sparklanes-sparks-rank0", None, "untold")} == {"pass"}
-    assert readiness.strangers("s1", {"gpu": {"processes": None}}, "sparks").status == "pass", "GPU.DRIVER says so"
 
 
 def test_each_process_is_told_with_its_container(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,59 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
+from ansible.module_utils.sparklanes.release.cause import unknown, weigh
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState
 
 Facts = Mapping[str, Any]
 
 
 def reason(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
-    """One sentence for a person, and what follows from it.
-
-    ranks: host → result of `rank_info` in rank order.
-    failure: `task` and `msg` of what failed in the playbook, and `checks`, the ids of gate B that failed, if it was that.
-    Returns sentence, host (empty where no rank is to blame), remedy, hardware_or_memory, and death: a text where a
-    rank ended and nothing known explains it, else empty.
-    """
-    causes: list[tuple[bool, str, Facts]] = []
-    unexplained = []
-    for host, seen in ranks.items():
-        if (rank := seen.facts) is None:
-            continue
-        causes += [(bool(one.get("consequence")), host, one) for one in (rank.get("log") or {}).get("failures") or []]
-        ended = bool(rank.get("container")) and not rank.get("running")
-        if ended and not (rank.get("log") or {}).get("failures"):
-            unexplained.append((host, rank))
-    said = str(failure.get("msg") or "it failed without a message").rstrip(". ")
-    task = f"{said} (in '{failure['task']}')" if failure.get("task") else said
-    away = f" {unknown(ranks)}." if unknown(ranks) else ""
-    # A cause before a consequence, and the first rank that names one: rank 0 dies of what a worker died of.
-    for _, host, cause in sorted(causes, key=lambda entry: entry[0]):
-        return {
-            "sentence": f"{host}: {str(cause['message']).rstrip('. ')}.{away}",
-            "host": host,
-            "remedy": str(cause.get("remedy", "")),
-            "hardware_or_memory": any(bool(one.get("hardware_or_memory")) for _, _, one in causes),
-            "death": "",
-        }
-    for host, rank in unexplained:
-        sentence = f"{host}: {str(rank.get('failure') or 'the rank ended').rstrip('. ')}.{away}"
-        return {
-            "sentence": sentence,
-            "host": host,
-            "remedy": str(rank.get("remedy", "")),
-            "hardware_or_memory": bool(rank.get("hardware_or_memory")),
-            "death": sentence,
-        }
-    # Short memory or a busy GPU after the stop would meet the last good release just the same.
-    lacking = any(str(id_).startswith(("MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
-    return {"sentence": f"{task}.{away}", "host": "", "remedy": "", "hardware_or_memory": lacking, "death": ""}
-
-
-def unknown(looks: Mapping[str, Look]) -> str:
-    """Of whom nothing is known, and why; empty where all told."""
-    silent = [host for host, seen in looks.items() if seen.facts is None and not seen.broke]
-    broke = [f"{host} could not be looked at ({seen.problem.rstrip('. ')})" for host, seen in looks.items() if seen.broke]
-    return "; ".join([*([f"{', '.join(silent)} did not answer"] if silent else []), *broke])
+    """Why it failed, as `release.cause.weigh` finds it in the evidence of all ranks."""
+    return weigh(ranks, failure)
 
 
 def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
@@ -105,11 +61,13 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
 def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
     """`reason`, from what role rank asked each rank (rank_autopsy) and what failed on it (rank_failure).
 
-    The host on which a task runs once need not be the one that failed: the first that says something is heard.
+    The host on which a task runs once need not be the one that failed: the first that says something is heard. What each said
+    for itself goes beside it: words of Docker or of a full disk are those of the host that said them.
     """
-    failures = [dict(failure) for failure in results(hostvars, hosts, "rank_failure").values() if failure]
-    said = next((failure for failure in failures if failure.get("msg")), {})
-    return reason(looks(hostvars, hosts, "rank_autopsy"), said)
+    failures = {host: dict(one) for host, one in results(hostvars, hosts, "rank_failure").items() if one}
+    heard = next((one for one in failures.values() if one.get("msg")), {})
+    words = {host: str(one["msg"]) for host, one in failures.items() if one.get("msg")}
+    return reason(looks(hostvars, hosts, "rank_autopsy"), {**heard, "said": words})
 
 
 def what_to_restore(

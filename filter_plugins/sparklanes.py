@@ -455,6 +455,7 @@ class FilterModule:
             "sparklanes_reason": release_restore.why_it_failed,
             "sparklanes_release": release,
             "sparklanes_restore": release_restore.what_to_restore,
+            "sparklanes_askable": release_status.askable,
             "sparklanes_status": release_status.status,
             "sparklanes_transaction_id": transaction_id,
             # weights

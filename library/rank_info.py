@@ -31,6 +31,10 @@ options:
     description: How many of the last lines of the log are read while the rank runs. All of it is read once it has ended.
     type: int
     default: 3000
+  root:
+    description: Where releases lie.
+    type: path
+    default: /var/lib/sparklanes
 extends_documentation_fragment: [sparklanes, sparklanes.info]
 """
 
@@ -51,6 +55,14 @@ release:
   description: The release that the container was started from, empty where there is no container.
   returned: always
   type: str
+lane:
+  description: The lane that the container was started for, empty where there is no container.
+  returned: always
+  type: str
+api:
+  description: Host and port of the API as they stand in the frozen release, empty where it is not on this Spark.
+  returned: always
+  type: dict
 finished:
   description: True once O(health_url) answered 200, or once the rank failed.
   returned: always
@@ -96,9 +108,18 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.files import STATE_ROOT
 from ansible.module_utils.sparklanes.common.sizes import GIB
-from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, LABEL_DEPLOYMENT, Container, Docker, DockerError
+from ansible.module_utils.sparklanes.docker.containers import (
+    DEED_SECONDS,
+    LABEL_DEPLOYMENT,
+    LABEL_LANE,
+    Container,
+    Docker,
+    DockerError,
+)
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.release.store import Store
 
 
 def stamped(text: str) -> tuple[str, float | None]:
@@ -154,6 +175,15 @@ def failure_of(box: Container, log: engine_log.RankLog) -> tuple[str, str]:
     return f"{how} and its log names no cause we know; its last line: {log.last_line[:200]}", "Read the saved log of this rank."
 
 
+def frozen_api(store: Store, release: str) -> dict[str, Any]:
+    """What cannot be read is as good as absent here: whoever asks only wants to know where to ask."""
+    try:
+        found = (store.spec(release) or {}).get("api")
+    except (OSError, ValueError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -161,13 +191,14 @@ def main() -> None:
             "transport": {"type": "str", "choices": ["roce", "socket"], "default": "roce"},
             "health_url": {"type": "str"},
             "log_lines": {"type": "int", "default": 3000},
+            "root": {"type": "path", "default": STATE_ROOT},
         },
         supports_check_mode=True,
     )
     params = module.params
     docker = Docker(commands.run)
     result: dict[str, Any] = {
-        "running": False, "release": "", "finished": False, "failure": "", "job_failed": False, "error": "", "remedy": "", "hardware_or_memory": False,
+        "running": False, "release": "", "lane": "", "api": {}, "finished": False, "failure": "", "job_failed": False, "error": "", "remedy": "", "hardware_or_memory": False,
         "progress": "no rank runs here", "heartbeat_age": None, "container": {}, "log": {},
     }  # fmt: skip
     try:
@@ -190,6 +221,8 @@ def main() -> None:
     result.update(
         running=box.running,
         release=box.release,
+        lane=box.labels.get(LABEL_LANE, ""),
+        api=frozen_api(Store(params["deployment"], params["root"]), box.release),
         failure=failure,
         job_failed=bool(failure),
         error=f"{failure}. {remedy}" if failure else "",

@@ -66,6 +66,15 @@ def transaction_id(
     return chosen
 
 
+def ended(folder: Path, pid: int, proc: Path = Path("/proc")) -> list[str]:
+    """The transaction that this controller noted in `folder` and works on no more: its process is gone. `pid`: of the one that asks."""
+    known = read_json(folder / "transaction.json") or {}
+    run, started = run_of(pid, proc)
+    mine = known.get("pid") == run and known.get("started") == started
+    gone = known.get("id") and not mine and not alive(int(known.get("pid") or 0), str(known.get("started") or ""), proc)
+    return [str(known["id"])] if gone else []
+
+
 def interrupted(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
     """Whether no living transaction is open on any host. `name`: of the variable in which readiness_info was registered."""
     found = [seen.facts for seen in looks(hostvars, hosts, name, "readiness").values()]

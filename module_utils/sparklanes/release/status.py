@@ -1,35 +1,46 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""One screen about one deployment: what serves, on which ranks, over which rails."""
+"""One screen about one deployment: what it does now, on which ranks, over which rails, and what to type next.
+
+What the last launch recorded is not repeated as if it were so: a deployment serves where every rank runs and a generation succeeded
+just now. Times are seconds since the epoch (UTC) by the clocks of the Sparks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.registered import HostVars, Look, look
+from ansible.module_utils.sparklanes.common.registered import NOT_ASKED, HostVars, Look, look
 from ansible.module_utils.sparklanes.common.tables import columns
+from ansible.module_utils.sparklanes.engine.api import address
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of
-from ansible.module_utils.sparklanes.release.transaction import (
-    FAILED,
-    RESTORED,
-    SERVING,
-    SUSPECT,
-    UNBANKED,
-    DeploymentState,
-    Transaction,
-)
+from ansible.module_utils.sparklanes.release import controller
+from ansible.module_utils.sparklanes.release.transaction import FAILED, RESTORED, SERVING, STOPPED, SUSPECT, UNBANKED
 
 Facts = Mapping[str, Any]
 
+# What a launch recorded, said beside what was just seen. What reads well alone comes first.
 _SAYS = {
     SERVING: "serving, passed all gates",
-    UNBANKED: "serving-unbanked: no bank to compare with, so not last good (playbooks/bank.yml makes one)",
-    RESTORED: "restored to its last good release",
+    UNBANKED: "serving-unbanked: there is no bank to compare with, so it is not last good",
+    RESTORED: "restored, not judged: it is the last good release, started again after a failure",
     SUSPECT: "suspect: it runs, but was judged again and failed",
-    FAILED: "failed, nothing serves",
 }
+_NEXT = {
+    UNBANKED: "playbooks/bank.yml records what it answers as its reference",
+    RESTORED: "playbooks/launch.yml judges it",
+    SUSPECT: "playbooks/launch.yml -e launch_restart=true starts it anew, playbooks/stop.yml stops it",
+    STOPPED: "playbooks/launch.yml",
+    FAILED: "playbooks/launch.yml",
+}
+_MEND = "playbooks/launch.yml heals it, or playbooks/recover.yml starts the last good release"
+NOT_PROBED = Look(None, NOT_ASKED)
+_DEEDS = {"restore": "restoring the last good release", "reboot": "rebooting"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,14 @@ class Row:
     fabric: Facts = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """The headline, and what a person may type next (empty: nothing)."""
+
+    says: str
+    next: str = ""
+
+
 def rails(fabric: Facts) -> str:
     named = [
         f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4') or rail.get('ipv6')} mtu {rail.get('mtu')}"
@@ -52,9 +71,16 @@ def rails(fabric: Facts) -> str:
     return ", ".join(named) or "-"
 
 
+def paused(rank: Facts) -> bool:
+    """Docker calls a paused container running: its processes exist, and none of them does anything."""
+    return bool((rank.get("container") or {}).get("status") == "paused")
+
+
 def doing(rank: Facts) -> str:
     """What the rank does. A worker's log ends where its boot does: it never says that it serves."""
     log = rank.get("log") or {}
+    if paused(rank):
+        return "paused"
     if (
         rank.get("running")
         and log.get("headless")
@@ -65,44 +91,192 @@ def doing(rank: Facts) -> str:
     return str(rank.get("progress") or "-")
 
 
-def verdict(rows: Sequence[Row]) -> str:
-    """The word for the deployment as its ranks tell it now, not as the last launch left it."""
-    told = [row.readiness.facts for row in rows if row.readiness.facts is not None]
-    if not told:
-        broke = next((f": {row.host}: {row.readiness.problem}" for row in rows if row.readiness.broke), "")
-        return f"unknown: no Spark could be looked at{broke}" if broke else "unknown: no Spark answers"
-    claimed = {DeploymentState.from_dict(facts.get("deployment_state")).status for facts in told}
-    lives = claimed & {SERVING, UNBANKED, RESTORED, SUSPECT}
-    dead = [row.host for row in rows if row.rank.facts is not None and not row.rank.facts.get("running")]
-    if lives and dead:
-        return f"BROKEN: recorded as {', '.join(sorted(claimed))}, but no rank runs on {', '.join(dead)}. Launch again, or playbooks/recover.yml"
-    unseen = [row.host for row in rows if row.rank.facts is None]
-    if unseen:
-        return (
-            f"unknown: recorded as {', '.join(sorted(claimed))}, but whether a rank runs on {', '.join(unseen)} could not be seen"
-        )
-    if len(claimed) > 1:
-        return f"BROKEN: the ranks disagree ({', '.join(sorted(claimed))}). playbooks/recover.yml"
-    status = claimed.pop()
-    return _SAYS.get(status, status)
+def ago(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h`, `2 d`: how long something is."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
-    """The screen, line by line."""
-    states = [DeploymentState.from_dict((row.readiness.facts or {}).get("deployment_state")) for row in rows]
-    # A Spark that did not answer has told nothing.
-    first = next((state for row, state in zip(rows, states, strict=True) if row.readiness.facts is not None), DeploymentState())
-    said = [f"status     {verdict(rows)}", f"lane       {first.lane or '-'}   release {first.current or '-'}"]
-    said.append(f"last good  {first.last_good or '-'}" + (f" (lane {first.last_good_lane})" if first.last_good_lane else ""))
-    if first.reason:
-        said.append(f"reason     {first.reason}")
+def moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
+
+
+def unreadable(rows: Sequence[Row]) -> str:
+    """Which file of which Spark can't be read, in its words; empty where all can."""
     for row in rows:
-        transaction = Transaction.from_dict((row.readiness.facts or {}).get("transaction"))
-        if transaction:
-            said.append(
-                f"open       transaction {transaction.id} of {transaction.controller} in phase '{transaction.phase}' (seen on {row.host})"
-            )
-            break
+        facts = row.readiness.facts or {}
+        for part in ("transaction", "deployment_state"):
+            if why := (facts.get(part) or {}).get("unreadable"):
+                return f"{row.host}: {why}"
+    return ""
+
+
+def recorded(rows: Iterable[Row]) -> dict[str, Facts]:
+    """Host → what its last finished launch left, of those that told it."""
+    found = {row.host: (row.readiness.facts or {}).get("deployment_state") for row in rows if row.readiness.facts is not None}
+    return {host: state or {} for host, state in found.items() if not (state or {}).get("unreadable")}
+
+
+def open_transaction(rows: Sequence[Row]) -> tuple[str, Facts, float]:
+    """Where a transaction is open, what it is, and seconds since its heartbeat. The one heard last, where there are several."""
+    found = []
+    for row in rows:
+        facts = row.readiness.facts or {}
+        held = facts.get("transaction") or {}
+        if held.get("id") and not held.get("unreadable"):
+            counted = held.get("age_seconds")
+            age = float(facts.get("time") or 0) - float(held.get("heartbeat") or 0) if counted is None else float(counted)
+            found.append((max(0.0, age), row.host, held))
+    if not found:
+        return "", {}, 0.0
+    age, host, held = min(found, key=lambda one: one[0])
+    return host, held, age
+
+
+def down(rows: Sequence[Row]) -> list[str]:
+    """What doesn't run though a lane is said to serve, each with its host. What could not be seen is no part of it."""
+    found = []
+    for row in rows:
+        rank = row.rank.facts
+        if rank is None:
+            continue
+        box = rank.get("container") or {}
+        if not rank.get("running"):
+            ended = f" (it ended with exit code {box.get('exit_code')})" if box.get("status") == "exited" else ""
+            found.append(f"no rank runs on {row.host}{ended}")
+        elif paused(rank):
+            found.append(f"the rank on {row.host} is paused")
+        elif rank.get("failure"):
+            found.append(f"the rank on {row.host} failed: {str(rank['failure']).rstrip('. ')}")
+    return found
+
+
+def cut(rows: Sequence[Row]) -> list[str]:
+    """Where the fabric is not usable. One rank alone needs none."""
+    if len(rows) < 2:
+        return []
+    found = []
+    for row in rows:
+        errors = [str(error.get("message") or error.get("code")).rstrip(". ") for error in row.fabric.get("errors") or []]
+        if errors:
+            found.append(f"the fabric of {row.host} is not usable: {errors[0]}")
+        elif not row.fabric and row.rank.facts is not None:
+            found.append(f"the fabric of {row.host} could not be seen")
+    return found
+
+
+def answer(probe: Look) -> tuple[bool | None, str]:
+    """Whether a generation succeeded just now, and in words why not. None: it was not asked."""
+    if probe.facts is None:
+        return None, probe.problem
+    checks = [check for check in probe.facts.get("checks") or [] if isinstance(check, Mapping)]
+    failed = [str(check.get("found")) for check in checks if check.get("status") == "fail"]
+    done = any(check.get("status") == "pass" and check.get("id") in ("ENGINE.COMPLETION", "ENGINE.CHAT") for check in checks)
+    if failed or not done:
+        return False, failed[0] if failed else "no generation was made"
+    return True, ""
+
+
+def now_serves(rows: Sequence[Row], probe: Look) -> str:
+    """What serves at this moment, for a person who must know it before the next step."""
+    there = sorted({str(row.rank.facts.get("release")) for row in rows if row.rank.facts and row.rank.facts.get("running")})
+    if not there:
+        unseen = [row.host for row in rows if row.rank.facts is None]
+        return f"whether anything runs on {', '.join(unseen)} could not be seen" if unseen else "nothing runs"
+    works, why = answer(probe)
+    if not down(rows) and works and len(there) == 1:
+        return f"release {there[0]} runs and answered just now, judged by nobody since"
+    wrong = "; ".join(down(rows)) or why or "it was not asked"
+    return f"release {', '.join(there)} runs, and serves nothing for certain ({wrong})"
+
+
+def at_work(rows: Sequence[Row], probe: Look, ended: Sequence[str]) -> Verdict | None:
+    """The headline while a transaction is open. ended: ids of runs of this controller whose process is gone."""
+    _, held, age = open_transaction(rows)
+    if not held:
+        return None
+    phase, lane = str(held.get("phase") or "unknown"), str(held.get("lane") or "")
+    opened = float(held.get("opened") or 0)
+    by = f"by {held.get('controller')}, since {moment(opened)}, last heartbeat {ago(age)} ago"
+    deed = _DEEDS.get(phase) or (f"launching lane {lane}" if lane else "stopping or recovering")
+    if not held.get("expired") and held.get("id") not in ended:
+        return Verdict(f"{deed}, phase '{phase}', {by}. Until it ends, what is below is in between.")
+    why = "its process is gone" if held.get("id") in ended else f"no heartbeat for {ago(age)}"
+    says = f"interrupted while {deed}, in phase '{phase}' ({why}), {by}. Now: {now_serves(rows, probe)}."
+    go_on = "playbooks/launch.yml goes on with it" + (f" (-e lane={lane})" if lane else "")
+    return Verdict(says, f"{go_on}, playbooks/recover.yml starts the last good release, -e recover_to=nothing leaves it stopped")
+
+
+def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] = ()) -> Verdict:
+    """The word for the deployment as its ranks tell it now, not as the last launch left it."""
+    if all(row.readiness.facts is None for row in rows):
+        broke = next((f": {row.host}: {row.readiness.problem}" for row in rows if row.readiness.broke), "")
+        return Verdict(f"unknown: no Spark could be looked at{broke}" if broke else "unknown: no Spark answers")
+    if why := unreadable(rows):
+        return Verdict(f"unknown: {why}. Now: {now_serves(rows, probe)}.")
+    if busy := at_work(rows, probe, ended):
+        return busy
+    states = recorded(rows)
+    claimed = sorted({str(state.get("status") or STOPPED) for state in states.values()})
+    record = f"recorded as {', '.join(claimed)}"
+    unseen = [row.host for row in rows if row.rank.facts is None]
+    running = [row.host for row in rows if row.rank.facts is not None and row.rank.facts.get("running")]
+    wrong = down(rows)
+    if set(claimed) & set(_SAYS) and wrong:
+        more = f"; whether a rank runs on {', '.join(unseen)} could not be seen" if unseen else ""
+        return Verdict(f"BROKEN: {'; '.join([*wrong, *cut(rows)])}{more}. It was {record}.", _MEND)
+    if unseen:
+        return Verdict(f"unknown: {record}, but whether a rank runs on {', '.join(unseen)} could not be seen")
+    if len(claimed) > 1 or len({str(state.get("current") or "") for state in states.values()}) > 1:
+        told = ", ".join(f"{host} {state.get('status')} {state.get('current') or ''}".rstrip() for host, state in states.items())
+        return Verdict(f"BROKEN: the ranks disagree ({told})", "playbooks/recover.yml")
+    status = claimed[0]
+    if status not in _SAYS:
+        if running:
+            return Verdict(f"BROKEN: {record}, and a rank runs on {', '.join(running)}", "playbooks/stop.yml")
+        return Verdict("failed, nothing serves" if status == FAILED else f"{status}, nothing serves", _NEXT.get(status, ""))
+    current = str(next(iter(states.values())).get("current") or "")
+    other = [f"{row.host} runs release {row.rank.facts.get('release')}" for row in rows if row.rank.facts and row.rank.facts.get("release", current) != current]  # fmt: skip
+    works, why = answer(probe)
+    saw = "a generation succeeded just now" if works else f"no generation just now: {why.rstrip('. ')}"
+    if other or cut(rows) or works is False:
+        return Verdict(f"BROKEN: {'; '.join([*other, *cut(rows), saw])}. It was {record}.", _MEND)
+    if works is None:
+        return Verdict(f"unknown: {record} and every rank runs, but the API was not asked for a generation ({why.rstrip('. ')})")
+    return Verdict(f"{_SAYS[status]}; every rank runs and {saw}", _NEXT.get(status, ""))
+
+
+def since(rows: Sequence[Row]) -> str:
+    """When the last of the ranks started, as Docker tells it."""
+    started = [str((row.rank.facts.get("container") or {}).get("started_at") or "") for row in rows if row.rank.facts and row.rank.facts.get("running")]  # fmt: skip
+    return f"   since {max(started)[:19].replace('T', ' ')}Z" if any(started) else ""
+
+
+def lines(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] = (), elsewhere: str = "") -> list[str]:
+    """The screen, line by line. elsewhere: the address of rank 0 for those who ask its API."""
+    # A Spark that did not answer has told nothing.
+    first = next(iter(recorded(rows).values()), {})
+    said = verdict(rows, probe, ended)
+    head = rows[0].rank.facts or {} if rows else {}
+    release = head.get("release") if head.get("running") else first.get("current")
+    lane = head.get("lane") if head.get("running") and head.get("lane") else first.get("lane")
+    shown = [f"status     {said.says}"]
+    if said.next:
+        shown.append(f"next       {said.next}")
+    shown.append(f"lane       {lane or '-'}   release {release or '-'}{since(rows)}")
+    if head.get("running") and head.get("api"):
+        model = ((probe.facts or {}).get("facts") or {}).get("model") or ""
+        shown.append(f"endpoint   {address(head['api'], elsewhere or rows[0].host)}/v1" + (f"   model {model}" if model else ""))
+    shown.append(f"last good  {first.get('last_good') or '-'}" + (f" (lane {first['last_good_lane']})" if first.get("last_good_lane") else ""))  # fmt: skip
+    if first.get("reason"):
+        shown.append(f"reason     {first['reason']}")
+    host, held, _ = open_transaction(rows)
+    if held:
+        shown.append(
+            f"open       transaction {held.get('id')} of {held.get('controller')} in phase '{held.get('phase')}' (seen on {host})"
+        )
     table = [("rank", "node", "container", "doing", "rails")]
     for number, row in enumerate(rows):
         rank = row.rank.facts
@@ -113,17 +287,34 @@ def lines(rows: Sequence[Row]) -> list[str]:
             table.append((str(number), row.host, "unknown", "-", why if silent else f"the look failed: {why}"))
             continue
         box = rank.get("container") or {}
-        up = "running" if rank.get("running") else box.get("status") or "none"
+        up = "paused" if paused(rank) else "running" if rank.get("running") else box.get("status") or "none"
         missing = "" if row.readiness.facts is not None else f"; the look failed: {row.readiness.problem}"
         table.append((str(number), row.host, up, doing(rank), rails(row.fabric) + missing))
-    return said + columns(table)
+    return shown + columns(table)
 
 
-def status(hostvars: HostVars, hosts: Sequence[str]) -> list[str]:
-    """`lines`, from what playbooks/status.yml registered."""
-    rows = []
-    for host in hosts:
-        known = hostvars[host]
-        readiness, rank = look(known.get("status_readiness"), "readiness"), look(known.get("status_rank"))
-        rows.append(Row(host, readiness, rank, fabric_of(known)))
-    return lines(rows)
+def rows_of(hostvars: HostVars, hosts: Sequence[str]) -> list[Row]:
+    """What playbooks/status.yml registered."""
+    return [
+        Row(
+            host,
+            look(hostvars[host].get("status_readiness"), "readiness"),
+            look(hostvars[host].get("status_rank")),
+            fabric_of(hostvars[host]),
+        )
+        for host in hosts
+    ]
+
+
+def askable(hostvars: HostVars, hosts: Sequence[str]) -> bool:
+    """Whether to ask for a generation: every rank runs. Behind a dead or paused one it would only time out."""
+    rows = rows_of(hostvars, hosts)
+    seen = [row.rank.facts for row in rows]
+    return all(rank and rank.get("running") and not paused(rank) for rank in seen) and bool((seen[0] or {}).get("api"))
+
+
+def status(hostvars: HostVars, hosts: Sequence[str], receipts: str, proc: Path = Path("/proc")) -> list[str]:
+    """`lines`, from what playbooks/status.yml registered. receipts: folder of the deployment's receipts on this controller."""
+    head = hostvars[hosts[0]]
+    ended = controller.ended(Path(receipts), os.getpid(), proc)
+    return lines(rows_of(hostvars, hosts), look(head.get("status_probe")), ended, str(head.get("ansible_host") or hosts[0]))

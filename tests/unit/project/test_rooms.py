@@ -31,9 +31,10 @@ ROOMS = (
     "lane",
     "traps",
     "gates",
+    "screen",
 )
-# What a Spark never gets: recipes, what is known of models, and the composition of gates.
-CONTROLLER = ("lane", "traps", "gates")
+# What a Spark never gets: recipes, what is known of models, the composition of gates, and what a person sees.
+CONTROLLER = ("lane", "traps", "gates", "screen")
 # One file runs inside the engine's image; the other reads what only netplan writes, which depends on this parser, and does without.
 ALLOWED = {"gpu.burn": {"torch"}, "fabric.netplan": {"yaml"}}
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.docker.containers import NO_DOCKER
 from ansible.module_utils.sparklanes.gates import readiness
@@ -15,33 +16,173 @@ from ansible.module_utils.sparklanes.release.status import Row, lines, verdict
 from conftest import ROOT
 from platforms import needs_root
 
+RELEASE = "a" * 12
+GOOD = Look({"checks": [{"id": "ENGINE.COMPLETION", "status": "pass"}], "facts": {"model": "tiny"}})
+HUNG = Look({"checks": [{"id": "ENGINE.COMPLETION", "status": "fail", "found": "no answer in 60 s"}]})
+NOT_ASKED = look(None)
+NOW = 1_800_000_000.0
 
-def row(host: str, status: str = "serving", running: bool = True, **more: Any) -> Row:
-    state = {"status": status, "lane": "x", "current": "a" * 12, "last_good": "a" * 12, "last_good_lane": "x"}
-    rank = {"running": running, "progress": "serving" if running else "no rank runs here", "container": {"status": "running"}}
+
+def row(host: str, status: str = "serving", running: bool = True, rank: dict[str, Any] | None = None, **more: Any) -> Row:
+    state = {"status": status, "lane": "x", "current": RELEASE, "last_good": RELEASE, "last_good_lane": "x"}
+    doing = {
+        "running": running,
+        "release": RELEASE,
+        "lane": "x",
+        "api": {"host": "0.0.0.0", "port": 8000},
+        "progress": "serving" if running else "no rank runs here",
+        "container": {"status": "running", "started_at": "2026-11-30T03:10:22.123Z"},
+    }
     return Row(
         host,
-        Look({"deployment_state": state, **more}),
-        Look(rank),
+        Look({"deployment_state": state, "time": NOW, **more}),
+        Look({**doing, **(rank or {})}),
         {"rails": [{"hca": "rocep1s0f0", "ipv4": "10.1.0.1", "mtu": 9000}]},
     )
 
 
+def transaction(phase: str = "boot", **more: Any) -> dict[str, Any]:
+    made = {"id": "t1", "phase": phase, "controller": "me@desk", "opened": NOW - 600, "heartbeat": NOW - 30, "lease_seconds": 900}
+    return {**made, "lane": "big", "to_release": "b" * 12, "expired": False, **more}
+
+
 SILENT = look({"unreachable": True})
+ENDED = {"running": False, "container": {"status": "exited", "exit_code": 137}}
+LINK_DOWN = {"rails": [], "errors": [{"code": "SOCKET_DOWN", "message": "eth1 is down."}]}
+
+
+def says(*rows: Row, probe: Look = GOOD, ended: tuple[str, ...] = ()) -> str:
+    return verdict(rows, probe, ended).says
 
 
 def test_a_serving_deployment_reads_well() -> None:
-    text = "\n".join(lines([row("s1"), row("s2")]))
-    assert "serving, passed all gates" in text
+    text = "\n".join(lines([row("s1"), row("s2")], GOOD, elsewhere="10.0.0.1"))
+    assert "status     serving, passed all gates; every rank runs and a generation succeeded just now\n" in text
+    assert "lane       x   release aaaaaaaaaaaa   since 2026-11-30 03:10:22Z\n" in text
+    assert "endpoint   http://10.0.0.1:8000/v1   model tiny\n" in text
     assert "rocep1s0f0 10.1.0.1 mtu 9000" in text
+    assert "next" not in text, "there is nothing to do"
 
 
 def test_a_dead_rank_is_broken_whatever_the_last_launch_recorded() -> None:
-    assert "no rank runs on s2" in verdict([row("s1"), row("s2", running=False)])
+    for recorded in ("serving", "serving-unbanked", "restored", "suspect"):
+        said = says(row("s1", recorded), row("s2", recorded, rank=ENDED))
+        assert said.startswith("BROKEN: no rank runs on s2 (it ended with exit code 137)")
+        assert f"It was recorded as {recorded}." in said
 
 
-def test_without_a_bank_it_says_so() -> None:
-    assert "not last good" in verdict([row("s1", "serving-unbanked"), row("s2", "serving-unbanked")])
+@pytest.mark.parametrize("recorded", ["serving", "serving-unbanked", "restored", "suspect"])
+@pytest.mark.parametrize(
+    ("rank", "probe", "words"),
+    [
+        ({"container": {"status": "paused"}}, NOT_ASKED, "the rank on s2 is paused"),
+        ({"failure": "CUDA error: an illegal access."}, GOOD, "the rank on s2 failed: CUDA error: an illegal access"),
+        ({"release": "b" * 12}, GOOD, "s2 runs release bbbbbbbbbbbb"),
+        ({}, HUNG, "no generation just now: no answer in 60 s"),
+        ({}, Look({"checks": []}), "no generation just now: no generation was made"),
+    ],
+    ids=["paused", "failed", "another release", "hung", "nothing generated"],
+)
+def test_what_does_not_serve_is_in_the_headline(recorded: str, rank: dict[str, Any], probe: Look, words: str) -> None:
+    said = says(row("s1", recorded), row("s2", recorded, rank=rank), probe=probe)
+    assert said.startswith("BROKEN: ")
+    assert words in said
+
+
+@pytest.mark.parametrize("recorded", ["serving", "restored"])
+def test_a_fabric_that_is_down_is_in_the_headline(recorded: str) -> None:
+    cut = row("s2", recorded)
+    said = says(row("s1", recorded), Row("s2", cut.readiness, cut.rank, LINK_DOWN))
+    assert said.startswith("BROKEN: the fabric of s2 is not usable: eth1 is down; a generation succeeded just now.")
+    assert says(row("s1", recorded), Row("s2", cut.readiness, cut.rank, {})).startswith(
+        "BROKEN: the fabric of s2 could not be seen"
+    )
+    assert not says(Row("s1", cut.readiness, cut.rank, {})).startswith("BROKEN"), "one rank alone has no fabric"
+
+
+def test_nothing_serves_for_certain_that_was_not_asked() -> None:
+    said = says(row("s1"), row("s2"), probe=look({"failed": True, "msg": "no module"}))
+    assert said == "unknown: recorded as serving and every rank runs, but the API was not asked for a generation (no module)"
+
+
+def test_without_a_bank_and_after_a_restore_it_says_so() -> None:
+    assert "not last good" in says(row("s1", "serving-unbanked"), row("s2", "serving-unbanked"))
+    assert says(row("s1", "restored"), row("s2", "restored")).startswith("restored, not judged")
+
+
+def test_a_launch_at_work_is_told_with_its_phase_and_who_does_it() -> None:
+    for recorded in ("serving", "restored", "failed", "stopped"):
+        for running in (True, False):
+            there = [
+                row("s1", recorded, running, transaction=transaction()),
+                row("s2", recorded, running, transaction=transaction()),
+            ]
+            said = says(*there)
+            assert said.startswith(
+                "launching lane big, phase 'boot', by me@desk, since 2027-01-15 07:50:00Z, last heartbeat 30 s ago"
+            )
+            assert "serving" not in said
+            assert "BROKEN" not in said
+
+
+def test_what_is_no_launch_is_called_by_its_name() -> None:
+    assert says(row("s1", transaction=transaction("reboot", lane=""))).startswith("rebooting, phase 'reboot'")
+    assert says(row("s1", transaction=transaction("restore"))).startswith("restoring the last good release")
+    assert says(row("s1", transaction=transaction("stop", lane=""))).startswith("stopping or recovering")
+
+
+@pytest.mark.parametrize(
+    ("held", "ended"), [({"expired": True, "heartbeat": NOW - 4000}, ()), ({}, ("t1",))], ids=["lease ended", "process gone"]
+)
+def test_an_interrupted_launch_says_where_and_what_serves_now(held: dict[str, Any], ended: tuple[str, ...]) -> None:
+    open_ = transaction("judge", **held)
+    said = verdict([row("s1", transaction=open_), row("s2", transaction=open_)], GOOD, ended)
+    assert said.says.startswith("interrupted while launching lane big, in phase 'judge' (")
+    assert said.says.endswith("Now: release aaaaaaaaaaaa runs and answered just now, judged by nobody since.")
+    assert "passed all gates" not in said.says
+    assert "playbooks/launch.yml goes on with it (-e lane=big), playbooks/recover.yml" in said.next
+    gone = says(row("s1", running=False, transaction=open_), row("s2", running=False, transaction=open_), ended=ended)
+    assert gone.endswith("Now: nothing runs.")
+    half = says(row("s1", transaction=open_), row("s2", rank=ENDED, transaction=open_), ended=ended)
+    assert "serves nothing for certain (no rank runs on s2" in half
+    unseen = says(Row("s1", row("s1", transaction=open_).readiness, SILENT), ended=ended)
+    assert unseen.endswith("Now: whether anything runs on s1 could not be seen.")
+
+
+def test_the_heartbeat_is_counted_where_it_lies() -> None:
+    assert "last heartbeat 7 s ago" in says(row("s1", transaction=transaction(age_seconds=7)))
+
+
+@pytest.mark.parametrize("part", ["transaction", "deployment_state"])
+def test_what_cannot_be_read_is_said_with_its_file_and_what_runs(part: str) -> None:
+    broken = row("s2", **{part: {"id": "unreadable-1", "unreadable": "/var/lib/x.json can't be read (it is empty)"}})
+    said = says(row("s1"), broken)
+    assert said.startswith(
+        "unknown: s2: /var/lib/x.json can't be read (it is empty). Now: release aaaaaaaaaaaa runs and answered"
+    )
+
+
+def test_what_runs_though_it_was_stopped_is_broken_and_what_does_not_is_not() -> None:
+    assert says(row("s1", "stopped"), row("s2", "stopped", False)) == "BROKEN: recorded as stopped, and a rank runs on s1"
+    assert says(row("s1", "stopped", False)) == "stopped, nothing serves"
+    assert says(row("s1", "failed", False)) == "failed, nothing serves"
+
+
+def test_a_generation_is_asked_for_only_where_every_rank_can_help() -> None:
+    def known(rank: Any) -> dict[str, Any]:
+        return {"status_rank": rank, "status_readiness": {"readiness": {}}}
+
+    good, api = {"running": True, "container": {}}, {"api": {"host": "h", "port": 1}}
+    assert status.askable({"s1": known({**good, **api}), "s2": known(good)}, ["s1", "s2"])
+    for bad in ({"running": False}, {**good, "container": {"status": "paused"}}, {"unreachable": True}, {"failed": True}, None):
+        assert not status.askable({"s1": known({**good, **api}), "s2": known(bad)}, ["s1", "s2"]), bad
+    assert not status.askable({"s1": known({**good, "api": {}}), "s2": known(good)}, ["s1", "s2"])
+
+
+def test_how_long_ago() -> None:
+    assert [status.ago(seconds) for seconds in (-1, 59, 119, 120, 7199, 7200, 200_000)] == [
+        "0 s", "59 s", "119 s", "2 min", "119 min", "2 h", "2 d"
+    ]  # fmt: skip
 
 
 def test_a_silent_host_is_a_row() -> None:
@@ -57,7 +198,7 @@ def test_a_silent_head_tells_nothing_and_the_others_do() -> None:
 
 
 def test_where_nobody_answers_nothing_is_known() -> None:
-    assert verdict([Row("s1", SILENT, SILENT), Row("s2", SILENT, SILENT)]) == "unknown: no Spark answers"
+    assert says(Row("s1", SILENT, SILENT), Row("s2", SILENT, SILENT)) == "unknown: no Spark answers"
 
 
 def test_a_rank_that_could_not_be_looked_at_says_why() -> None:
@@ -69,18 +210,21 @@ def test_a_rank_that_could_not_be_looked_at_says_why() -> None:
 def test_a_look_that_failed_is_neither_a_silent_host_nor_a_dead_rank() -> None:
     """Who reads BROKEN launches again, and a launch would restart a lane that serves well."""
     broken = Row(
-        "s2", look({"failed": True, "msg": "transaction.json is no JSON"}), Look({"running": True, "progress": "serving"})
+        "s2",
+        look({"failed": True, "msg": "transaction.json is no JSON"}),
+        Look({"running": True, "release": RELEASE, "progress": "serving"}),
+        row("s2").fabric,
     )
-    text = "\n".join(lines([row("s1"), broken]))
+    text = "\n".join(lines([row("s1"), broken], GOOD))
     assert "serving, passed all gates" in text
     assert "the look failed: transaction.json is no JSON" in text
     assert "no answer over ssh" not in text
-    assert verdict([broken]) == "unknown: no Spark could be looked at: s2: transaction.json is no JSON"
+    assert says(broken) == "unknown: no Spark could be looked at: s2: transaction.json is no JSON"
 
 
 def test_what_was_recorded_is_no_answer_where_a_rank_could_not_be_seen() -> None:
     for unseen in (SILENT, look({"failed": True, "msg": "no daemon"})):
-        said = verdict([row("s1", "stopped", False), Row("s2", row("s2", "stopped").readiness, unseen)])
+        said = says(row("s1", "stopped", False), Row("s2", row("s2", "stopped").readiness, unseen))
         assert said == "unknown: recorded as stopped, but whether a rank runs on s2 could not be seen"
 
 
@@ -111,12 +255,12 @@ def test_the_screen_is_shown_though_the_looks_fail_on_every_host(tmp_path: Path)
 
 
 def test_disagreeing_ranks_are_broken() -> None:
-    assert "disagree" in verdict([row("s1", "stopped", False), row("s2", "failed", False)])
+    assert "disagree" in says(row("s1", "stopped", False), row("s2", "failed", False))
 
 
 def test_an_open_transaction_is_shown() -> None:
-    open_ = {"id": "t1", "phase": "boot", "controller": "desk", "opened": 1, "heartbeat": 1, "lease_seconds": 1}
-    assert "transaction t1 of desk in phase 'boot'" in "\n".join(lines([row("s1", transaction=open_), row("s2")]))
+    text = "\n".join(lines([row("s1", transaction=transaction()), row("s2")]))
+    assert "open       transaction t1 of me@desk in phase 'boot' (seen on s1)" in text
 
 
 KNOWN: dict[str, Any] = {"docker": {"version": "28"}, "containers": [], "gpu": {"present": True, "error": "", "processes": []}}

@@ -248,9 +248,10 @@ def gate_a(
     fatal: Sequence[str],
     break_lock: bool,
     forget_deaths: bool,
+    receipts: str,
 ) -> list[Check]:
     return gates_launch.gate_a(
-        hostvars, hosts, specs, lanes, transaction, time.time(), float(received), list(fatal), break_lock, forget_deaths
+        hostvars, hosts, specs, lanes, transaction, time.time(), float(received), list(fatal), break_lock, forget_deaths, receipts
     )
 
 

@@ -222,6 +222,10 @@ class EngineImage:
         rows = self.docker.call("image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}")
         return str(docker_images.others(self.reference, docker_images.parse_list(rows)))
 
+    def image_root(self) -> str:
+        """The folder on whose disk Docker keeps images."""
+        return str(self.docker.info()["image_root"])
+
     # The three ways in which an image comes
 
     def fetch(self, store: str) -> None:
@@ -243,7 +247,7 @@ class EngineImage:
             return
         size = self.remote_bytes(name) if size is None else size
         try:
-            refuse_without_room(size, self.params["reserve_gib"] if size else 0, what="the image")
+            refuse_without_room(size, self.params["reserve_gib"] if size else 0, self.image_root(), "the image")
         except ArchiveError as error:
             self.fail(str(error))
         with guarding_memory():
@@ -291,7 +295,7 @@ class EngineImage:
         if self.module.check_mode and path.is_file():
             return
         try:
-            loaded = load(path, archive["sha256"], self.params["reserve_gib"])
+            loaded = load(path, archive["sha256"], self.image_root(), self.params["reserve_gib"])
         except ArchiveError as error:
             self.fail(str(error))
         wanted = {self.reference.digest, *self.ids} - {""}

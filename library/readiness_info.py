@@ -107,7 +107,8 @@ EXAMPLES = r"""
 RETURN = r"""
 readiness:
   description: >-
-    C(time) (s since the epoch), C(docker) (version, cgroup_driver, storage_driver or error), C(containers) (running ones and all of
+    C(time) (s since the epoch), C(docker) (version, drivers, root, image_root, runtimes, cdi_dirs, devices, or error), C(disk) (of each folder
+    that a launch writes to: what, path, free_bytes, free_inodes, read_only, device, error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container)), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
@@ -131,6 +132,7 @@ from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import occupied
+from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.release.store import Store
@@ -266,6 +268,7 @@ def main() -> None:
             facts["image"] = {**found.to_dict(), "store": facts["docker"]["storage_driver"], "probe": probe}
     except (DockerError, ValueError) as error:
         facts["docker"], facts["image"] = {"error": str(error)}, None
+    facts["disk"] = room.measure(room.folders(facts["docker"], params["root"]))
     facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
     facts["listeners"] = listener_facts(module, boxes)
     if end and not listener:  # now, while rank 0 does what takes time

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.sparklanes.common.sizes import GIB
 
@@ -41,3 +42,25 @@ def lacking(path: str | Path, needed: int, reserve: int = 0) -> str:
     if free >= needed + reserve:
         return ""
     return f"{path} has {free / GIB:.1f} GiB free, expected {(needed + reserve) / GIB:.1f}"
+
+
+def measured(path: str | Path) -> dict[str, Any]:
+    """Room where a path is or will be: free bytes and inodes for whoever is not root, the file system's number, or `error`.
+
+    `free_inodes` is None on a file system that has no fixed number of them (btrfs). What has no absolute path was not told.
+    """
+    if not Path(path).is_absolute():
+        return {"path": str(path), "error": "nobody told where it is"}
+    try:
+        place = standing(path)
+        found, number = os.statvfs(place), place.stat().st_dev
+    except OSError as error:
+        return {"path": str(path), "error": str(error.strerror or error)}
+    return {
+        "path": str(path),
+        "error": "",
+        "free_bytes": int(found.f_bavail * found.f_frsize),
+        "free_inodes": int(found.f_favail) if found.f_files else None,
+        "read_only": bool(found.f_flag & os.ST_RDONLY),
+        "device": number,
+    }

@@ -34,7 +34,6 @@ FORGET = 64 * 1024**2
 GUARD_FREE = 4 * GIB
 GUARD_CACHED = GIB
 GUARD_SECONDS = 5.0
-DOCKER_ROOT = Path("/var/lib/docker")
 
 _LOADED = re.compile(r"^Loaded image(?: ID)?: (?P<name>\S+)$", re.MULTILINE)
 
@@ -48,8 +47,8 @@ def loaded_names(text: str) -> list[str]:
     return [match["name"] for match in _LOADED.finditer(text)]
 
 
-def load(path: Path, sha256: str, reserve_gib: int = 0, command: tuple[str, ...] = ("docker", "load")) -> list[str]:
-    """Give an archive to Docker; the names of what it loaded."""
+def load(path: Path, sha256: str, root: str, reserve_gib: int = 0, command: tuple[str, ...] = ("docker", "load")) -> list[str]:
+    """Give an archive to Docker; the names of what it loaded. `root`: where images lie (`docker.daemon.image_root`)."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise ArchiveError(f"lane_image.archive.sha256: found {sha256!r}, expected 64 hex digits (`sha256sum {path}`)")
     if not path.is_file():
@@ -57,7 +56,7 @@ def load(path: Path, sha256: str, reserve_gib: int = 0, command: tuple[str, ...]
     size = path.stat().st_size
     if size <= WITHHELD:
         raise ArchiveError(f"{path} has {size} bytes, too few for an image")
-    refuse_without_room(size, reserve_gib)
+    refuse_without_room(size, reserve_gib, root)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdin
     found = broken = ""
@@ -128,8 +127,10 @@ def settle(stream: IO[bytes]) -> None:
     os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def refuse_without_room(size: int, reserve_gib: int, root: Path = DOCKER_ROOT, what: str = "the archive") -> None:
-    """ArchiveError where Docker's disk can't take it. For a while Docker holds an image packed and unpacked: twice the size."""
+def refuse_without_room(size: int, reserve_gib: int, root: str, what: str = "the archive") -> None:
+    """ArchiveError where the disk of Docker's images can't take it, or nobody says which that is. For a while Docker holds an image packed and unpacked: twice the size."""
+    if not root:
+        raise ArchiveError("Docker does not say where its images lie (docker info), so how much room there is can't be measured")
     if problem := disk.lacking(root, 2 * size, reserve_gib * GIB):
         raise ArchiveError(
             f"{problem} (twice {what}, and {reserve_gib} GiB that stay free). playbooks/prune.yml shows what may go"

@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, TIMED_OUT, Run
 from ansible.module_utils.sparklanes.common.secrets import blanked_env, blanked_words
-from ansible.module_utils.sparklanes.docker import gpu_access
+from ansible.module_utils.sparklanes.docker import daemon, gpu_access
 
 NO_DOCKER = "docker is not installed"
 
@@ -157,17 +157,11 @@ class Docker:
         return out
 
     def info(self) -> dict[str, Any]:
-        """Versions and drivers of Docker and what it runs on; raises DockerError where the daemon doesn't answer."""
+        """What the daemon says of itself (`daemon.parse_info`); raises DockerError where the daemon doesn't answer."""
         data = json.loads(self.call("info", "--format", "{{json .}}"))
         if not data.get("ServerVersion"):
             raise DockerError("; ".join(data.get("ServerErrors") or []) or "the Docker daemon does not answer")
-        return {
-            "version": data.get("ServerVersion", ""),
-            "cgroup_driver": data.get("CgroupDriver", ""),
-            "storage_driver": data.get("Driver", ""),
-            "containerd": (data.get("ContainerdCommit") or {}).get("ID", ""),
-            "runc": (data.get("RuncCommit") or {}).get("ID", ""),
-        }
+        return daemon.parse_info(data)
 
     def containers(self, *filters: str) -> list[Container]:
         """All containers (running or not) that match these filters, e.g. `label=sparklanes.rank`."""

@@ -24,6 +24,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.docker import daemon
 from ansible.module_utils.sparklanes.docker.containers import QUESTION_SECONDS, DockerError
 from ansible.module_utils.sparklanes.docker.images import LocalImage, parse_inspect, parse_list
 
@@ -100,8 +101,5 @@ class ImageStore:
 
 
 def store_of(info: str) -> str:
-    """`docker info --format '{{json .}}'` → the name of the image store: overlay2, or io.containerd.snapshotter.v1 and its driver."""
-    data = json.loads(info)
-    status = {str(pair[0]): str(pair[1]) for pair in data.get("DriverStatus") or [] if isinstance(pair, list) and len(pair) == 2}
-    driver = str(data.get("Driver", ""))
-    return f"{status['driver-type']} ({driver})" if "driver-type" in status else driver
+    """`docker info --format '{{json .}}'` → the name of the image store."""
+    return daemon.image_store(json.loads(info))

@@ -22,7 +22,9 @@ from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import image as gates_image
 from ansible.module_utils.sparklanes.gates import readiness
+from ansible.module_utils.sparklanes.gates.preflight import CONTROLLER
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
+from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.lane import budget
 
 # Check id → the variable in which a staging role registered its look.
@@ -61,22 +63,27 @@ def gate_a(
     fatal: Sequence[str] = gates_hosts.FATAL,
     break_lock: bool = False,
     forget_deaths: bool = False,
+    receipts: str | None = None,
 ) -> list[Check]:
     """Everything that can be known before the stop.
 
     transaction: the id under which this controller works; it may hold the lock already. now: seconds since the epoch. received: when
     the hosts' facts were there. fatal: properties whose difference stops a launch. break_lock, forget_deaths: a person's decisions.
+    receipts: folder of this controller that logs and receipts are fetched to; where it is given, it is measured now.
     """
     found = looks(hostvars, hosts, "gates_readiness", "readiness")
     facts = {host: seen.facts for host, seen in found.items()}
     plans = reach_plans(hostvars, hosts, specs)
     made = readiness.reachable(hosts, found)
+    if receipts is not None:
+        made.append(room.check(CONTROLLER, room.measure({"receipts": receipts})))
     for host in hosts:
         known, spec = facts[host], specs[host]
         if known is None:
             continue
         deployment = str(spec["deployment"])
         made.append(readiness.docker(host, known))
+        made.append(room.check(host, known.get("disk")))
         made.append(readiness.lock(host, known, transaction, now, break_lock))
         made.append(readiness.deaths(host, known, forget_deaths))
         made.append(readiness.strangers(host, known, deployment))

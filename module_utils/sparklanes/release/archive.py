@@ -111,10 +111,15 @@ class Archive:
         self.sums[name] = copy(source, self.folder / name, sha256, self.report)
         self.actions.append(f"Archive {name}")
 
-    def image(self, name: str, image_id: str) -> None:
+    def image_there(self, image_id: str) -> str:
+        """The sha256 of the image's archive where an earlier run left it, else an empty text."""
         before = (read_json(self.folder / "archive.json") or {}).get("image") or {}
-        if before.get("id") == image_id and self.has("image.tar", str(before.get("sha256", ""))):
-            self.sums["image.tar"] = str(before["sha256"])
+        sha256 = str(before.get("sha256", ""))
+        return sha256 if before.get("id") == image_id and self.has("image.tar", sha256) else ""
+
+    def image(self, name: str, image_id: str) -> None:
+        if there := self.image_there(image_id):
+            self.sums["image.tar"] = there
             return
         self.report.update(file="image.tar")
         self.forget("image.tar")
@@ -152,9 +157,10 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder, time.time())
-        refuse_without_room(folder, needed_bytes(args, models), int(args["reserve"]))
         made = Archive(folder, report)
-        report.phase("archive", needed_bytes(args, models))
+        needed = needed_bytes(made, args, models)
+        refuse_without_room(folder, needed, int(args["reserve"]))
+        report.phase("archive", needed)
         for entry in args["files"]:
             made.add(entry["name"], Path(entry["path"]), entry["sha256"])
         for model in models:
@@ -183,18 +189,22 @@ def sweep(folder: Path, now: float) -> None:
             path.unlink()
 
 
-def needed_bytes(args: Mapping[str, Any], models: list[Model]) -> int:
-    """An upper bound: what is there already is not taken off."""
-    total = int(args["image"]["size_bytes"]) + sum(Path(entry["path"]).stat().st_size for entry in args["files"])
+def needed_bytes(made: Archive, args: Mapping[str, Any], models: list[Model]) -> int:
+    """Bytes that will be written. What an earlier run left whole isn't; what is replaced stays until its successor is whole."""
+    total = 0 if made.image_there(args["image"]["id"]) else int(args["image"]["size_bytes"])
+    total += sum(
+        Path(entry["path"]).stat().st_size for entry in args["files"] if not made.has(safe(entry["name"]), entry["sha256"])
+    )
     for model in models:
         if model.name in args["whole"]:
-            total += sum(record.size for record in ModelStore(Path(args["staged_dir"]), model.path).records().values())
+            records = ModelStore(Path(args["staged_dir"]), model.path).records()
+            total += sum(one.size for name, one in records.items() if not made.has(f"models/{model.name}/{name}", one.sha256))
     return total
 
 
 def refuse_without_room(folder: Path, needed: int, reserve: int) -> None:
-    present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if problem := disk.lacking(folder, needed - present, reserve):
+    """ArchiveError where what is to be written does not fit beside what is there: an old file goes only once its successor is whole."""
+    if problem := disk.lacking(folder, needed, reserve):
         raise ArchiveError(f"{problem}. Nothing was written")
 
 

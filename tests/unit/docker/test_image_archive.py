@@ -33,7 +33,7 @@ def test_an_archive_reaches_docker_byte_for_byte(tmp_path: Path, size: int) -> N
     archive = tmp_path / "engine.tar"
     archive.write_bytes(os.urandom(size))
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert load(archive, digest, command=docker_load(tmp_path, size)) == ["vllm-local:p2"]
+    assert load(archive, digest, str(tmp_path), command=docker_load(tmp_path, size)) == ["vllm-local:p2"]
     assert (tmp_path / "got").read_bytes() == archive.read_bytes()
 
 
@@ -41,7 +41,7 @@ def test_of_an_archive_with_another_hash_nothing_is_kept(tmp_path: Path) -> None
     archive = tmp_path / "engine.tar"
     archive.write_bytes(os.urandom(1024**2))
     with pytest.raises(ArchiveError, match="Nothing was kept"):
-        load(archive, "0" * 64, command=docker_load(tmp_path, 1024**2))
+        load(archive, "0" * 64, str(tmp_path), command=docker_load(tmp_path, 1024**2))
     assert not (tmp_path / "got").exists()
 
 
@@ -49,7 +49,7 @@ def test_docker_that_stops_reading_is_said(tmp_path: Path) -> None:
     archive = tmp_path / "engine.tar"
     archive.write_bytes(bytes(8 * 1024**2))
     with pytest.raises(ArchiveError, match="could not load"):
-        load(archive, hashlib.sha256(archive.read_bytes()).hexdigest(), command=("false",))
+        load(archive, hashlib.sha256(archive.read_bytes()).hexdigest(), str(tmp_path), command=("false",))
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,20 @@ def test_what_is_no_archive_never_reaches_docker(tmp_path: Path, content: bytes 
     if content is not None:
         archive.write_bytes(content)
     with pytest.raises(ArchiveError, match=text):
-        load(archive, sha256, command=("touch", str(tmp_path / "asked")))
+        load(archive, sha256, str(tmp_path), command=("touch", str(tmp_path / "asked")))
     assert not (tmp_path / "asked").exists()
 
 
 def test_room_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda _: 30 * GIB)
-    docker_archive.refuse_without_room(10 * 1024**3, 10, tmp_path)
+    docker_archive.refuse_without_room(10 * 1024**3, 10, str(tmp_path))
     with pytest.raises(ArchiveError, match=r"30\.0 GiB free, expected 32\.0"):
-        docker_archive.refuse_without_room(11 * 1024**3, 10, tmp_path)
+        docker_archive.refuse_without_room(11 * 1024**3, 10, str(tmp_path))
+
+
+def test_a_docker_that_does_not_say_where_images_lie_has_no_room() -> None:
+    with pytest.raises(ArchiveError, match="does not say where its images lie"):
+        docker_archive.refuse_without_room(1, 0, "")
 
 
 def test_saving_gives_the_hash_and_a_failed_one_no_file(tmp_path: Path) -> None:

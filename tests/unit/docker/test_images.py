@@ -8,7 +8,6 @@ import engine_image_pull
 import image_registry as image_registry_module
 import pytest
 from ansible.module_utils.sparklanes.common import commands, disk
-from ansible.module_utils.sparklanes.docker import archive as docker_archive
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DockerError
@@ -135,7 +134,8 @@ class PlayedDocker:
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[1] == "info":
-            return 0, json.dumps({"ServerVersion": "28", "CgroupDriver": "systemd", "Driver": "overlay2"}), ""
+            told = {"ServerVersion": "28", "CgroupDriver": "systemd", "Driver": "overlay2", "DockerRootDir": "/"}
+            return 0, json.dumps(told), ""
         if argv[1:3] == ["image", "inspect"]:
             found = self.local.get(argv[3]) or next((one for one in self.local.values() if one["Id"] == argv[3]), None)
             return (0, json.dumps([found]), "") if found else (1, "[]", f"Error: No such image: {argv[3]}")
@@ -266,7 +266,6 @@ def test_an_image_that_cannot_fit_is_not_pulled(
     docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terabytes: int
 ) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda _: 3 * 10**12)
-    monkeypatch.setattr(docker_archive.refuse_without_room, "__defaults__", (tmp_path, "the archive"))
     docker.registry[f"{REPO}@{D1}"] = image()
     machine = docker_images.ARCHITECTURES.get(engine_image_pull.os.uname().machine, "?")
     entries = [{"digest": f"sha256:{name}", "platform": {"architecture": name}} for name in ("s390x", machine)]

@@ -53,7 +53,8 @@ def answers(**more: Any) -> list[dict[str, Any]]:
 
 def facts(**more: Any) -> dict[str, Any]:
     return {
-        "docker": {"version": "28.0"},
+        "docker": {"version": "28.0", "root": "/var/lib/docker", "image_root": "/var/lib/docker"},
+        "disk": [{"what": "logs", "path": "/var/log/sparklanes", "free_bytes": 9 * GIB, "device": 1, "error": ""}],
         "containers": [],
         "listeners": [],
         "gpu": {"present": False, "processes": None, "error": "nvidia-smi is not installed"},
@@ -108,6 +109,7 @@ def test_a_ready_fleet_passes() -> None:
         "IMAGE.FLAGS",
         "NODE.REACHABLE",
         "NODE.DOCKER",
+        "DISK.ROOM",
         "LOCK.FREE",
         "DEATHS.EXPLAINED",
         "CONTAINER.FOREIGN",
@@ -123,6 +125,17 @@ def test_a_ready_fleet_passes() -> None:
     }
 
 
+def test_the_controller_needs_room_for_what_it_fetches(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(folder: str) -> Check:
+        made = launch.gate_a(world({host: facts() for host in HOSTS}), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0, receipts=folder)
+        return next(check for check in made if check.id == "DISK.ROOM" and check.host == "controller")
+
+    monkeypatch.setattr(launch.room, "LEAST", {**launch.room.LEAST, "receipts": 1})
+    assert judged(str(tmp_path / "yet/to/come")).status == "pass"
+    monkeypatch.setattr(launch.room, "LEAST", {**launch.room.LEAST, "receipts": 1 << 62})
+    assert judged(str(tmp_path)).status == "fail"
+
+
 def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None:
     made = gate_a({"s1": facts(), "s2": None})
     assert made["s2 NODE.REACHABLE"].status == "fail"
@@ -134,6 +147,12 @@ def test_a_silent_host_is_a_failed_row_and_the_others_are_still_judged() -> None
     [
         ({"docker": {"error": "the Docker daemon does not answer"}}, "NODE.DOCKER", "does not answer"),
         ({"docker": {}}, "NODE.DOCKER", "not measured"),
+        ({"disk": None}, "DISK.ROOM", "not measured"),
+        (
+            {"disk": [{"what": "logs", "path": "/var/log/x", "free_bytes": 65536, "device": 1, "error": ""}]},
+            "DISK.ROOM",
+            "logs (/var/log/x): 64.0 KiB free",
+        ),
         ({"image": None}, "IMAGE.DIGEST", "not on this Spark"),
         (
             {"image": {"name": "b", "how": "id", "id": "sha256:2", "repo_digests": [], "store": "overlay2"}},

@@ -9,7 +9,7 @@ from typing import Any
 
 import lane_archive
 import pytest
-from ansible.module_utils.sparklanes.common import sums
+from ansible.module_utils.sparklanes.common import disk, sums
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
@@ -116,6 +116,19 @@ def test_a_name_cannot_leave_the_archive(args: dict[str, Any], docker: Path, tmp
     args["files"][0]["name"] = "overlays/../../out"
     with pytest.raises(JobError, match="no name below"):
         archive(args, tmp_path)
+
+
+def test_room_counts_what_is_replaced_until_its_successor_is_whole(
+    args: dict[str, Any], docker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(args, tmp_path)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 4)
+    assert not archive(args, tmp_path)["changed"], "what is there already needs no room"
+    # The image of 5 bytes is another now; its old archive lies there until the new one is whole.
+    with pytest.raises(JobError, match="Nothing was written"):
+        archive({**args, "image": {**args["image"], "id": "sha256:" + "2" * 64}}, tmp_path)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 5)
+    assert archive({**args, "image": {**args["image"], "id": "sha256:" + "2" * 64}}, tmp_path)["changed"]
 
 
 def test_room_is_looked_at_before_anything_is_written(args: dict[str, Any], docker: Path, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ from ansible.module_utils.sparklanes.rank import drift, overlays
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
 from ansible.module_utils.sparklanes.release import archive as release_archive
 from ansible.module_utils.sparklanes.release import controller
+from ansible.module_utils.sparklanes.release import logs as release_logs
 from ansible.module_utils.sparklanes.release import plan as release_plan
 from ansible.module_utils.sparklanes.release import prune as release_prune
 from ansible.module_utils.sparklanes.release import restore as release_restore
@@ -452,6 +453,9 @@ class FilterModule:
             "sparklanes_archive_lines": lane_restore_lines,
             "sparklanes_interrupted": controller.interrupted,
             "sparklanes_lock_is_back": controller.lock_is_back,
+            "sparklanes_log_fetched": release_logs.fetched,
+            "sparklanes_logs": release_logs.sentence,
+            "sparklanes_logs_to_fetch": release_logs.to_fetch,
             "sparklanes_prune_table": release_prune.table,
             "sparklanes_reason": release_restore.why_it_failed,
             "sparklanes_release": release,

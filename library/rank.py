@@ -22,7 +22,7 @@ options:
     description:
       - V(started) creates and starts the container of O(release), unless that release already runs.
       - V(stopped) asks every rank container of the deployment on this Spark to end, saves log and
-        inspect record of each, and removes it once it has ended.
+        inspect record of each as far as there is room, and removes it once it has ended.
     type: str
     choices: [started, stopped]
     required: true
@@ -49,7 +49,9 @@ options:
     type: path
     default: /var/lib/sparklanes
   log_root:
-    description: Where logs are saved, in C(DEPLOYMENT/STAMP/rankN.log).
+    description:
+      - Where logs are saved, in C(DEPLOYMENT/STAMP/rankN.log). The user who became root by sudo may read them, who fetches them.
+      - Where there is no room, the end of a log goes to C(/run/sparklanes/logs).
     type: path
     default: /var/log/sparklanes
 extends_documentation_fragment: [sparklanes, sparklanes.change]
@@ -90,7 +92,16 @@ logs:
   returned: always
   type: list
   elements: str
+saved:
+  description: >-
+    What became of the log of each container that ended, C(container), C(path) (empty where nothing was saved), C(bytes), C(whole), and
+    C(problem), what is missing and why. A log that is too long for the room on the disk keeps its head and its tail.
+  returned: always
+  type: list
+  elements: dict
 """
+
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
@@ -124,8 +135,16 @@ def main() -> None:
         else:
             result = rank.stop(wish["stop_timeout_seconds"])
     except (RankError, DockerError, OSError, ValueError) as error:
-        module.fail_json(msg=str(error), actions=rank.actions, logs=rank.logs)
-    module.exit_json(actions=rank.actions, logs=rank.logs, **result)
+        module.fail_json(msg=str(error), actions=rank.actions, **kept(rank))
+    for one in rank.saved:
+        if one.problem:
+            module.warn(f"log of {one.container}: {one.problem}")
+    module.exit_json(actions=rank.actions, **kept(rank), **result)
+
+
+def kept(rank: Rank) -> dict[str, Any]:
+    """What became of the logs, also where the rest failed."""
+    return {"logs": rank.logs, "saved": [one.to_dict() for one in rank.saved]}
 
 
 if __name__ == "__main__":

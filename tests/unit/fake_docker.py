@@ -69,6 +69,9 @@ def answer(state: dict[str, Any], args: list[str]) -> int:
             }
         )
         return 0
+    if state.get("refuses") == args[0]:
+        print("refused, as asked", file=sys.stderr)
+        return 1
     box = next(one for one in boxes if args[-1] in (one["Id"], one["Name"][1:]))
     if args[0] == "start":
         box["State"] = {"Running": True, "Status": "running"}

@@ -26,12 +26,14 @@ LONGEST = 600  # characters of somebody else's words in a row
 class Look:
     """What is known of one host by one result: `facts`, or None and the `problem` in words.
 
-    `broke` tells a module that ran on the host and failed from a host that was not reached.
+    `broke` tells a module that ran on the host and failed from a host that was not reached. `silent` is said of a host that was asked
+    and could not be reached, of no other: one that nobody asked may well answer.
     """
 
     facts: Facts | None = None
     problem: str = ""
     broke: bool = False
+    silent: bool = False
 
 
 def look(result: Any, part: str = "") -> Look:
@@ -42,7 +44,7 @@ def look(result: Any, part: str = "") -> Look:
         return Look(None, f"a result that is no mapping but {type(result).__name__}", broke=True)
     if result.get("unreachable"):
         said = words(result)
-        return Look(None, f"{NO_ANSWER} ({said})" if said else NO_ANSWER)
+        return Look(None, f"{NO_ANSWER} ({said})" if said else NO_ANSWER, silent=True)
     if result.get("skipped"):
         return Look(None, f"was not asked ({result.get('skip_reason') or 'skipped'})", broke=True)
     # Under failed_when a failure is no longer called one, but Ansible keeps its exception.

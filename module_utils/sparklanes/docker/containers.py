@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, TIMED_OUT, Run
+from ansible.module_utils.sparklanes.common.commands import NOT_FOUND, Run
+from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.common.secrets import blanked_env, blanked_words
-from ansible.module_utils.sparklanes.docker import daemon, gpu_access
+from ansible.module_utils.sparklanes.docker import daemon, gpu_access, logs
+from ansible.module_utils.sparklanes.docker.logs import Saved
 
 NO_DOCKER = "docker is not installed"
 
@@ -183,30 +184,26 @@ class Docker:
         """The container of exactly this name, if there is one."""
         return next((box for box in self.containers(f"name=^/?{re.escape(name)}$") if box.name == name), None)
 
-    def save_logs(self, container: Container, path: Path, redact: Sequence[str] | None = ()) -> None:
-        """Stream the container's whole log to `path` and its inspect record beside it, secrets blanked.
+    def save_logs(
+        self, container: Container, path: Path, redact: Sequence[str] | None = (), most: int = logs.MOST_BYTES
+    ) -> Saved:
+        """The container's log in `path`, as far as there is room, and its inspect record beside it, secrets blanked.
 
         `redact` names environment variables whose values must not be written beside those whose names say so, None stands
-        for all.
+        for all. It raises nothing: what is missing, and why, stands in what it returns.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        with part.open("wb") as stream:
-            part.chmod(0o640)
-            argv = [self._binary, "logs", "--timestamps", container.id]
-            try:
-                code = subprocess.run(argv, stdout=stream, stderr=subprocess.STDOUT, check=False, timeout=DEED_SECONDS).returncode
-            except subprocess.TimeoutExpired:
-                code = TIMED_OUT
-        if code != 0:
-            raise DockerError(f"the log of {container.name} could not be saved to {path} (docker logs: exit {code})")
-        part.rename(path)
-        record = json.loads(self.call("inspect", "--type", "container", container.id))
-        for entry in record:
-            config = entry.get("Config") or {}
-            config["Env"] = blanked_env(config.get("Env") or [], redact)
-            for holder, key in ((config, "Cmd"), (config, "Entrypoint"), (entry, "Args")):
-                holder[key] = list(blanked_words(str(word) for word in holder.get(key) or []))
-        side = path.with_suffix(".inspect.json")
-        side.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        side.chmod(0o640)
+        saved = logs.save([self._binary, "logs", "--timestamps", container.id], container.name, path, most, DEED_SECONDS)
+        if not saved.path:
+            return saved
+        try:
+            record = json.loads(self.call("inspect", "--type", "container", container.id))
+            for entry in record:
+                config = entry.get("Config") or {}
+                config["Env"] = blanked_env(config.get("Env") or [], redact)
+                for holder, key in ((config, "Cmd"), (config, "Entrypoint"), (entry, "Args")):
+                    holder[key] = list(blanked_words(str(word) for word in holder.get(key) or []))
+            write_atomically(path.with_suffix(".inspect.json"), json.dumps(record, indent=2) + "\n", 0o640)
+        except (DockerError, OSError, ValueError) as error:
+            said = f"how the container ended could not be saved beside it ({error})"
+            return replace(saved, whole=False, problem="; ".join(filter(None, (saved.problem, said))))
+        return saved

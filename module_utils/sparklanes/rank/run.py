@@ -7,19 +7,27 @@ Module `rank` does it for a playbook, the unit of role spark_boot after a power 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT
+from ansible.module_utils.sparklanes.common.sizes import MIB
 from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker
 from ansible.module_utils.sparklanes.docker.jit_cache import measure
+from ansible.module_utils.sparklanes.docker.logs import Saved
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.rank.spec import docker_create_argv
 from ansible.module_utils.sparklanes.release.store import Store
+
+# Where a log goes while the disk of the other place is full, and how much of it: it is held in memory there.
+SPARE_LOG_ROOT = "/run/sparklanes/logs"
+SPARE_BYTES = MIB
 
 
 class RankError(Exception):
@@ -44,6 +52,7 @@ class Rank:
         self.root, self.log_root, self.stamp, self.check = root, log_root, stamp, check
         self.actions: list[str] = []
         self.logs: list[str] = []
+        self.saved: list[Saved] = []
 
     def fail(self, message: str) -> NoReturn:
         raise RankError(message)
@@ -128,17 +137,36 @@ class Rank:
         return {"changed": bool(boxes), "diff": {"before": before, "after": ""}}
 
     def remove(self, box: Container) -> None:
-        """Save the log of an ended container, then remove it. Docker itself refuses a running one."""
+        """Save the log of an ended container where there is room, then remove it. Docker itself refuses a running one."""
         spec = self.store.spec(box.release) if box.release else None
         stamp = self.stamp or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        folder = Path(self.log_root, self.store.deployment, stamp)
-        label = f"rank{box.labels.get('sparklanes.rank', '')}"
-        path = folder / f"{label}.log"
-        for again in range(2, 100):
-            if not path.exists():
-                break
-            path = folder / f"{label}.{again}.log"
         # A release that was pruned names its secrets no more: then no value is written.
-        self.docker.save_logs(box, path, redact=None if spec is None else list(spec.get("secret_env") or []))
-        self.logs.append(str(path))
+        redact = None if spec is None else list(spec.get("secret_env") or [])
+        label = f"rank{box.labels.get('sparklanes.rank', '')}"
+        saved = self.docker.save_logs(box, _free_name(Path(self.log_root, self.store.deployment, stamp), label), redact)
+        if not saved.path:
+            # A full disk must not keep a lane down. In memory there is room for the end of a log, until it is fetched.
+            aside = _free_name(Path(SPARE_LOG_ROOT, self.store.deployment, stamp), label)
+            why = saved.problem
+            saved = self.docker.save_logs(box, aside, redact, SPARE_BYTES)
+            where = f"so {saved.path} in memory holds it until the next reboot" if saved.path else f"and {saved.problem}"
+            more = f"; {saved.problem}" if saved.path and saved.problem else ""
+            saved = replace(saved, whole=False, problem=f"not saved below {self.log_root} ({why}), {where}{more}")
+        self.saved.append(saved)
+        if saved.path:
+            lend(Path(saved.path))
+            self.logs.append(saved.path)
         self.docker.call("rm", box.id)
+
+
+def _free_name(folder: Path, label: str) -> Path:
+    """A second log of one attempt does not overwrite the first."""
+    names = [f"{label}.log", *(f"{label}.{again}.log" for again in range(2, 100))]
+    return next((folder / name for name in names if not (folder / name).exists()), folder / names[-1])
+
+
+def lend(path: Path) -> None:
+    """Give a log to the user who became root by sudo, who fetches it as a file: what only root may read, Ansible takes through memory."""
+    user = os.environ.get("SUDO_UID", "")
+    if user.isdigit() and os.geteuid() == 0:
+        os.chown(path, int(user), -1, follow_symlinks=False)

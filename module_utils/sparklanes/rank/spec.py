@@ -10,6 +10,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 OVERLAY_ROOT = "/var/lib/sparklanes/overlays"
+# An engine logs what strangers send it, so without a limit its log fills Docker's disk. The driver is named because a limit means
+# nothing to others; `docker logs` reads it, also the parts that were turned over.
+LOG_OPTIONS = (("--log-driver", "json-file"), ("--log-opt", "max-size=64m"), ("--log-opt", "max-file=4"))
 
 
 def overlay_path(source: str, sha256: str | None) -> str:
@@ -21,6 +24,7 @@ def _create_options(spec: Mapping[str, Any]) -> list[tuple[str, ...]]:
     options = spec["options"]
     # What staging did not bring is an error, not a reason to fetch something during a launch.
     parts: list[tuple[str, ...]] = [("--name", spec["container"]), ("--pull", "never"), ("--restart", "no")]
+    parts += LOG_OPTIONS
     parts += [("--label", f"{name}={value}") for name, value in spec["labels"].items()]
     for key in ("network", "ipc", "shm_size", "memory", "memory_swap", "gpus"):
         if options.get(key) is not None:

@@ -100,9 +100,13 @@ def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
 
 def unknown(looks: Mapping[str, Look]) -> str:
     """Of whom nothing is known, and why; empty where all told."""
-    silent = [host for host, seen in looks.items() if seen.facts is None and not seen.broke]
-    broke = [f"{host} could not be looked at ({seen.problem.rstrip('. ')})" for host, seen in looks.items() if seen.broke]
-    return "; ".join([*([f"{', '.join(silent)} did not answer"] if silent else []), *broke])
+    silent = [host for host, seen in looks.items() if seen.silent]
+    others = [
+        f"{host} could not be looked at ({seen.problem.rstrip('. ')})"
+        for host, seen in looks.items()
+        if seen.facts is None and not seen.silent
+    ]
+    return "; ".join([*([f"{', '.join(silent)} did not answer"] if silent else []), *others])
 
 
 def _task(failure: Facts) -> str:
@@ -302,7 +306,7 @@ def _lost(ranks: Mapping[str, Look], causes: list[Cause]) -> Iterator[Cause]:
             yield Cause(
                 "rank_lost", host, f"it was lost by {others}", "Look at its container, its log and its fabric link.", Weight.LOST
             )
-    silent = [host for host, seen in ranks.items() if seen.facts is None and not seen.broke]
+    silent = [host for host, seen in ranks.items() if seen.silent]
     left = [cause for cause in causes if cause.weight == Weight.CONSEQUENCE]
     told_of = {host for host, by in accused.items() if by}
     if len(silent) == 1 and left and not explained and (strange or not told_of):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import rank
 import rank_info
+from ansible.module_utils.sparklanes.docker import logs
+from ansible.module_utils.sparklanes.rank import run
 from ansible.module_utils.sparklanes.release.store import Store
 from conftest import RunModule
 
@@ -189,3 +191,44 @@ def test_health_is_asked_past_a_proxy_of_the_environment(monkeypatch: pytest.Mon
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert rank_info.answers(f"http://127.0.0.1:{server.server_port}/health")
         server.shutdown()
+
+
+def test_a_full_log_disk_keeps_no_rank_from_stopping(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever frees room is not there at night: the end of the log goes into memory, is fetched from there, and the disk is named."""
+    spare = bench.tmp / "spare"
+    monkeypatch.setattr(run, "SPARE_LOG_ROOT", str(spare))
+    monkeypatch.setattr(logs, "free_bytes", lambda path: 0 if str(path).startswith(str(bench.tmp / "log")) else 10**9)
+    bench("started")
+    result = bench("stopped")
+    assert "failed" not in result
+    assert bench.docker()["containers"] == []
+    (saved,) = result["saved"]
+    assert saved["path"] == result["logs"][0] == str(spare / "sparks" / "T1" / "rank1.log")
+    assert not saved["whole"]
+    assert str(bench.tmp / "log") in saved["problem"]
+    assert "the disk is full" in saved["problem"]
+    assert any("the disk is full" in str(warning) for warning in result["warnings"])
+    # The next start finds no container of ours in its way.
+    assert bench("started")["changed"]
+
+
+def test_a_log_that_can_not_be_saved_anywhere_is_said_and_the_lane_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "free_bytes", lambda path: 0)
+    monkeypatch.setattr(run, "SPARE_LOG_ROOT", str(bench.tmp / "spare"))
+    bench("started")
+    result = bench("stopped")
+    assert result["logs"] == []
+    assert result["saved"][0]["path"] == ""
+    assert "the disk is full" in result["saved"][0]["problem"]
+    assert bench.docker()["containers"] == []
+
+
+def test_what_was_saved_is_told_also_where_the_rest_failed(bench: Bench) -> None:
+    bench("started")
+    state = bench.docker()
+    state["refuses"] = "rm"
+    bench.state.write_text(json.dumps(state))
+    result = bench("stopped")
+    assert result["failed"]
+    assert len(result["logs"]) == 1
+    assert result["saved"][0]["whole"]

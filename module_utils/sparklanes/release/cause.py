@@ -82,7 +82,7 @@ def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
     # Short memory or a busy GPU after the stop would meet the last good release just the same.
     lacking = any(str(id_).startswith(("MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
     main = told[0] if told else None
-    said = [str(cause) for cause in told if cause is main or (main and not main.consequence and not cause.consequence)][:SAID]
+    said = [str(cause) for cause in _explanations(told)][:SAID]
     # Of healthy ranks only a kernel has something to say: then what was asked and refused is said too.
     if main is None or {cause.weight for cause in told} == {Weight.KERNEL}:
         said.append(task)
@@ -96,6 +96,17 @@ def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
         "death": "; ".join(deaths) + "." if deaths else "",
         "also": [cause.to_dict() for cause in causes if cause is not main],
     }
+
+
+def _explanations(told: list[Cause]) -> Iterator[Cause]:
+    """The first cause, and beside it what is no consequence: one of each other rank, and what a kernel says."""
+    hosts = set()
+    for cause in told:
+        if cause is told[0] or (
+            not told[0].consequence and not cause.consequence and (cause.host not in hosts or cause.weight == Weight.KERNEL)
+        ):
+            hosts.add(cause.host)
+            yield cause
 
 
 def unknown(looks: Mapping[str, Look]) -> str:

@@ -101,7 +101,7 @@ def test_phases_and_what_a_waiting_person_reads(line: str, phase: str, progress:
         ("netns_linkdown_rank0.log", "a rank did not answer execute_model in time: it is dead, cut off or stuck",
          {"rpc_timeout", "engine_died"}),
         ("netns_rank1_worker_killed_rank1.log", "VllmWorker-1 died (exit code None)", {"worker_died"}),
-        ("rank1_killed_rank0.log", "another rank closed its connection", {"peer_lost", "worker_exception", "engine_died"}),
+        ("rank1_killed_rank0.log", "another rank closed its connection (127.0.0.1)", {"peer_lost", "worker_exception", "engine_died"}),
         ("pp2_assert_rank1.log", "a worker raised AssertionError", {"worker_exception"}),
         ("sigill_bf16_amx.log", "the worker met an instruction that this CPU refuses (SIGILL)", {"sigill", "engine_died"}),
         ("safetensors-eof.log", "a weights file could not be read: Error while deserializing header: invalid JSON in header: "
@@ -135,7 +135,6 @@ def test_sockets_are_fine_where_they_were_asked_for() -> None:
          "(0.9, 107.6 GiB).", "startup_memory", "only 55.87 of 119.56 GiB"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.90 GiB.", "gpu_oom", "ran out"),
         ("misc/ibvwrap.cc:262 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory", "nccl_memory", "ENOMEM"),
-        ("ERROR 10-06 21:00:00 [m.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.", "killed", "VllmWorker-0"),
         ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "gpu_fault", "fault"),
         ("RuntimeError: No CUDA GPUs are available", "gpu_missing", "no GPU"),
     ],
@@ -227,7 +226,9 @@ def test_json_edge() -> None:
 def test_every_pattern_fills_its_message() -> None:
     for known in engine_failures.KNOWN:
         names = set(known.pattern.groupindex)
-        known.message.format(**dict.fromkeys(names, "x"))
+        words = dict.fromkeys(names, "1")
+        assert known.message.format(**words, **(known.more(words) if known.more else {}))
+        assert known.remedy.format(**words, **(known.more(words) if known.more else {}))
         assert known.remedy.endswith((".", ")."))
 
 

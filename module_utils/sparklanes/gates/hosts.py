@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
 from ansible.module_utils.sparklanes.common.registered import Facts, look
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
-from ansible.module_utils.sparklanes.host import parity
+from ansible.module_utils.sparklanes.host import killers, parity
 from ansible.module_utils.sparklanes.host import rules as host_rules
+from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.schema import LAYERS
 
 FATAL = parity.FATAL
@@ -55,6 +56,7 @@ def hosts_kept(
             if launch
             else host_rules.judge(host, facts, lane, (swappiness or {}).get(host))
         )
+        made.append(killers.check(host, facts.get("memory_killers"), *budget.left_when_serving(lane or {})))
     if len(found) > 1:
         made += parity.alike(told, tuple(fatal))
     made += parity.clock(told, received)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import Check, judged
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SLACK_MHZ, CAP_UNIT
 
 
@@ -59,14 +59,17 @@ def gate(host: str, found: Mapping[str, Any]) -> list[Check]:
     ]
     counts = ", ".join(f"Xid {code} ×{count}" for code, count in (log.get("xid_counts") or {}).items())
     unread = log.get("error") or ("" if log else "the kernel log was not read")
+    # One that ended a program and not the GPU is no obstacle, but it is a finding, whether or not a catalog lists it.
+    status = FAIL if fatal or unread else WARN if counts else PASS
+    look = f"On {host}: journalctl -k -b | grep Xid"
     made.append(
-        judged(
+        Check(
             "GPU.XID",
             host,
-            not fatal and not unread,
+            status,
             ", ".join(fatal) or unread or counts or "no Xid since boot",
-            "no Xid since boot that only a reset or reboot mends",
-            f"On {host}: journalctl -k -b | grep Xid, then reboot it" if fatal else f"On {host}: journalctl -k -b | grep Xid",
+            "no Xid since boot" if status == WARN else "no Xid since boot that only a reset or reboot mends",
+            f"{look}, then reboot it" if fatal else "" if status == PASS else look,
         )
     )
     return [*made, *clock_checks(host, found)]

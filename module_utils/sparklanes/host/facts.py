@@ -21,7 +21,7 @@ from ansible.module_utils.sparklanes.common.systemd import parse_show
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.host import conf_files, swap, sysctl
+from ansible.module_utils.sparklanes.host import conf_files, hardware, kernel_log, killers, swap, sysctl
 from ansible.module_utils.sparklanes.host.logind import remove_ipc
 from ansible.module_utils.sparklanes.memory import page_cache
 
@@ -89,6 +89,12 @@ def reboot_required(root: Path) -> list[str] | None:
     return sorted(set(word(root / "run/reboot-required.pkgs").split()))
 
 
+def booted_at(text: str) -> int | None:
+    """When this boot began, in seconds since the epoch by this Spark's clock: btime of /proc/stat."""
+    found = re.search(r"^btime ([0-9]{1,12})$", text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
 def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) -> dict[str, Any]:
     proc = root / "proc"
     uptime = word(proc / "uptime").split()
@@ -101,6 +107,7 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
             "kho": next((part[4:] for part in word(proc / "cmdline").split() if part.startswith("kho=")), ""),
             "boot_id": boot_id(root),
             "uptime_seconds": float(uptime[0]) if uptime and re.fullmatch(r"\d+(\.\d+)?", uptime[0]) else None,
+            "booted_at": booted_at(word(proc / "stat")),
             "kexec_crash_size": int(crash) if crash.isascii() and crash.isdigit() else None,
             "page_size": page_size,
         },
@@ -111,6 +118,8 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
         "settings": settings(root),
         "reboot_required": reboot_required(root),
         "engine_boots": host_boots.read(state_root, root),
+        "cpu_clocks": hardware.clocks(root),
+        "link_errors": hardware.link_errors(root) if (root / "sys/class/infiniband").is_dir() else None,
         "page_cache": {
             "settings": read_json(root / "etc/sparklanes/page-cache.json") or {},
             "state": read_json(root / page_cache.STATE_FILE.lstrip("/")) or {},
@@ -130,6 +139,8 @@ def from_commands(run: Run) -> dict[str, Any]:
         found["docker"] = Docker(run).info()
     except (DockerError, ValueError, OSError) as problem:
         found["docker"] = {"error": str(problem)}
+    found["kernel_log"] = kernel_log.read(run)
+    found["memory_killers"] = killers.facts(Path("/"), run)
     rc, out, _ = ask(run, ["timedatectl", "show", "--property=NTPSynchronized", "--value"])
     found["synchronised"] = {"yes": True, "no": False}.get(out.strip()) if rc == 0 else None
     rc, out, _ = ask(run, ["systemctl", "show", PAGE_CACHE_UNIT, "--property=ActiveState"])

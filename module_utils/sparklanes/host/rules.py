@@ -10,6 +10,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.host import boots as host_boots
+from ansible.module_utils.sparklanes.host import hardware, kernel_log
 from ansible.module_utils.sparklanes.host.logind import NOT_RUNNING
 
 Facts = Mapping[str, Any]
@@ -150,6 +151,9 @@ def before_launch(host: str, facts: Facts, lane: Facts | None = None) -> list[Ch
         swap(host, facts, lane.get("lane_swap") == "recycle", float(lane.get("lane_swap_min_gib") or 0)),
         boots(host, facts, int(lane.get("lane_engine_boots_warn", host_boots.WARN_FROM))),
         pending_reboot(host, facts),
+        hardware.clock_check(host, facts.get("cpu_clocks")),
+        hardware.link_check(host, facts.get("link_errors")),
+        *kernel_log.checks(host, facts.get("kernel_log")),
     ]
     return [check for check in made if check is not None]
 

@@ -194,6 +194,15 @@ def highest_utilization(obtainable: float, total: float) -> float:
     return max(0, int(share * 100 + 1e-9)) / 100
 
 
+def left_when_serving(lane: Lane, node: Node | None = None) -> tuple[float | None, float | None]:
+    """(GiB that the lane leaves of a Spark's memory once it serves, GiB of that memory); None where nobody measured it."""
+    if not lane.get("lane_memory"):
+        return None, SPARK_GIB
+    sum_ = budget(lane, node)
+    total = total_of(lane, node) or SPARK_GIB
+    return (None if sum_.have is None or sum_.unknown else max(0.0, sum_.have - sum_.least)), total
+
+
 # --- rules -----------------------------------------------------------------------------------------------------
 
 

@@ -299,9 +299,11 @@ def test_what_fails_a_gate(broken: dict[str, Any], failing: str, words: str) -> 
     assert made[failing].remedy
 
 
-def test_programs_that_ended_badly_are_shown_and_stop_nothing() -> None:
-    made = gated(kernel_log=gpu_xid.parse_kernel_log("NVRM: Xid (PCI:000f:01:00): 13, Graphics\n" * 4))
-    assert (made["GPU.XID"].status, made["GPU.XID"].found) == ("pass", "Xid 13 ×4")
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 66, 999])
+def test_every_xid_is_a_finding_also_one_that_no_catalog_lists(code: int) -> None:
+    made = gated(kernel_log=gpu_xid.parse_kernel_log(f"NVRM: Xid (PCI:000f:01:00): {code}, Graphics\n" * 4))
+    assert (made["GPU.XID"].status, made["GPU.XID"].found) == ("warn", f"Xid {code} ×4")
+    assert "grep Xid" in made["GPU.XID"].remedy
 
 
 def test_a_lock_that_holds_passes_and_one_of_somebody_else_is_not_judged_here() -> None:

@@ -38,6 +38,14 @@ def root(tmp_path: Path) -> Path:
             "/proc/sys/kernel/random/boot_id": f"{BOOT}\n",
             "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=1 kho=off luks.key=secret\n",
             "/proc/uptime": "120.50 400.00\n",
+            "/proc/stat": "cpu  1 2 3\nbtime 1790000000\nprocesses 9\n",
+            "/sys/devices/system/cpu/cpufreq/policy0/cpuinfo_max_freq": "3900000\n",
+            "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq": "1500000\n",
+            "/sys/class/infiniband/rocep1s0f0/ports/1/counters/symbol_error": "0\n",
+            "/sys/class/infiniband/rocep1s0f0/ports/1/counters/port_rcv_errors": "3\n",
+            "/sys/class/infiniband/rocep1s0f0/device/net/enp1s0f0np0/ifindex": "2\n",
+            "/sys/class/net/enp1s0f0np0/statistics/rx_crc_errors": "17\n",
+            "/sys/class/net/enp1s0f0np0/statistics/rx_errors": "0\n",
             "/proc/driver/nvidia/version": OPEN,
             "/proc/swaps": "Filename\tType\tSize\tUsed\tPriority\n/swap.img\tfile\t16777212\t1024\t-2\n",
             "/proc/sys/vm/swappiness": "10\n",
@@ -74,6 +82,10 @@ def spark(**changes: Any) -> dict[str, Any]:
         "engine_boots": {"boots": 1, "boot_id": BOOT},
         "after_boot": {"settings": {}, "report": {}},
         "reboot_required": None,
+        "kernel_log": {"error": "", "counts": {}, "events": []},
+        "memory_killers": {"active": [], "error": "", "earlyoom": {}},
+        "cpu_clocks": [{"name": "policy0", "max_khz": 3900000, "limit_khz": 3900000}],
+        "link_errors": {},
         "clock": {"sent": 1000.0, "read": 1000.5, "synchronised": True},
     }  # fmt: skip
     for path, value in changes.items():
@@ -93,8 +105,10 @@ def test_a_tree_is_read(root: Path, run_module: RunModule) -> None:
     told = run_module(host_info, {"root": str(root), "page_size": 4096, "sent": 1.0})["host"]
     assert told["kernel"] == {
         "release": "6.17.0-1032-nvidia", "machine": "aarch64", "kho": "off", "boot_id": BOOT, "uptime_seconds": 120.5,
-        "kexec_crash_size": 0, "page_size": 4096,
+        "kexec_crash_size": 0, "page_size": 4096, "booted_at": 1790000000,
     }  # fmt: skip
+    assert told["cpu_clocks"] == [{"name": "policy0", "max_khz": 3900000, "limit_khz": 1500000}]
+    assert told["link_errors"] == {"rocep1s0f0": {"port_rcv_errors": 3}, "enp1s0f0np0": {"rx_crc_errors": 17}}
     assert told["driver"] == {"version": "580.126.09", "flavour": "open"}
     assert told["nics"] == [{"hca": "rocep1s0f0", "firmware": "28.45.4028", "board": "NVD0000000087", "type": ""}]
     assert told["swap"] == [{"path": "/swap.img", "size": 16777212 * 1024, "used": 1024 * 1024}]
@@ -110,7 +124,9 @@ def test_an_empty_tree_is_unknown_and_no_error(tmp_path: Path, run_module: RunMo
     assert told["kernel"]["release"] == ""
     assert told["driver"] == {}
     failed = gates_hosts.hosts_kept({"s1": {"host": told}}, {}, 0.0)
-    assert {check.id for check in failed if check.status == FAIL} == {"HOST.KERNEL", "HOST.SWAPPINESS", "HOST.REMOVE_IPC"}
+    assert {check.id for check in failed if check.status == FAIL} == {
+        "HOST.KERNEL", "HOST.SWAPPINESS", "HOST.REMOVE_IPC", "HOST.KERNEL_LOG", "HOST.MEMORY_KILLER",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

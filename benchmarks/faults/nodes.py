@@ -178,7 +178,12 @@ class Fleet:
 
     def phase(self) -> str:
         """Phase of the open transaction as the head's journal has it; empty where none is open or it can't be read."""
-        return phase_of(self.head.read(f"{DEPLOYMENTS}/transaction.json"))
+        return field_of(self.head.read(f"{DEPLOYMENTS}/transaction.json"), "phase")
+
+    def held(self) -> str:
+        """Id of the open transaction of any node, the head's first."""
+        texts = (node.read(f"{DEPLOYMENTS}/transaction.json") for node in self.nodes.values())
+        return next(filter(None, (field_of(text, "id") for text in texts)), "")
 
     def state(self, node: Node) -> dict[str, Any]:
         try:
@@ -221,10 +226,10 @@ class Fleet:
         return False
 
 
-def phase_of(text: str | None) -> str:
-    """The phase in a transaction.json."""
+def field_of(text: str | None, name: str) -> str:
+    """A field of a transaction.json; empty where it can't be read."""
     try:
         data = json.loads(text or "")
     except ValueError:
         return ""
-    return str(data.get("phase") or "") if isinstance(data, dict) else ""
+    return str(data.get(name) or "") if isinstance(data, dict) else ""

@@ -94,10 +94,8 @@ class Runner:
         if self.is_good():
             return "site" if site else ""
         again = ("playbooks/launch.yml", "-e", "launch_forget_deaths=true")
-        for how, steps in (
-            ("launch", [again]),
-            ("recover", [("playbooks/recover.yml", "-e", "recover_break_lock=true", "-e", "recover_to=nothing"), again]),
-        ):
+        undo = ("playbooks/recover.yml", "-e", f"break_lock={self.fleet.held()}", "-e", "recover_to=nothing")
+        for how, steps in (("launch", [again]), ("recover", [undo, again])):
             for playbook, *arguments in steps:
                 run(self.fleet.root, playbook, *arguments, limit=PATIENCE)
             if self.is_good():
@@ -211,7 +209,8 @@ class Runner:
         if fault.controller == "kill":
             first.wait()
         playbook = "playbooks/launch.yml" if fault.then == "launch" else "playbooks/recover.yml"
-        then = [Play(root, playbook, fault.then_arguments) for _ in range(2 if fault.then == "recover-twice" else 1)]
+        arguments = [word.replace("{held}", self.fleet.held()) for word in fault.then_arguments]
+        then = [Play(root, playbook, arguments) for _ in range(2 if fault.then == "recover-twice" else 1)]
         plays.extend(then)
         codes = [play.wait() for play in then]
         if fault.controller == "kill":

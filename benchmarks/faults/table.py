@@ -32,6 +32,7 @@ class Fault:
 
     from_state: what is there before: last good serves, or was stopped by its verb.
     at: the moment of the fault; `before`: before the run begins. controller: what happens to the run itself at that moment.
+    then_arguments: {held} in them becomes the id of the transaction that is open then.
     new: the run launches another release of the lane, so that there is something to come back to.
     ends: whether the (last) run ends well. node: whom it must name (any: some node; controller: no node), empty where nothing is amiss. ids: any of these causes or checks.
     words: what its lines must hold where no row and no receipt has an id. serves: what serves afterwards, any of these.

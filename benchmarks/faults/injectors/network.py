@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -79,7 +80,7 @@ class Mtu(Injector, name="mtu"):
     def inject(self, fleet: Fleet) -> None:
         node = fleet.node(self.node)
         self.device = node.fabric_device
-        self.before = node.do(f"cat /sys/class/net/{self.device}/mtu")
+        self.before = str(json.loads(node.do(f"ip -json link show dev {self.device}"))[0]["mtu"])
         node.do(f"ip link set {self.device} mtu {self.size}")
 
     def undo(self, fleet: Fleet) -> None:

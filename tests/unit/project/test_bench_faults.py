@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.faults import bench, injectors, plays, progress, report, runner, score, table
 from benchmarks.faults.injectors import files, network, processes
-from benchmarks.faults.nodes import Rank, Serving, phase_of, rank_of
+from benchmarks.faults.nodes import Rank, Serving, field_of, rank_of
 
 FAULTS = table.table()
 CHECKS = {id_ for family in yaml.safe_load((ROOT / "docs/checks.yml").read_text()).values() for id_ in family.get("checks", {})}
@@ -321,7 +321,7 @@ def test_docker_itself_is_asked() -> None:
     )
     assert rank_of([{**box, "Config": {"Labels": None}}], "sparklanes-sparks-rank1") is None, "somebody else's of that name"
     assert rank_of([box], "sparklanes-sparks-rank0") is None
-    assert [phase_of(text) for text in (None, "", "\0garbage", "[]", '{"phase": "start"}')] == ["", "", "", "", "start"]
+    assert [field_of(text, "phase") for text in (None, "", "\0garbage", "[]", '{"phase": "start"}')] == ["", "", "", "", "start"]
 
 
 # --- figures

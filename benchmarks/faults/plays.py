@@ -140,9 +140,10 @@ def age(node: Node) -> float:
 
 
 def _stopping(fleet: Fleet) -> bool:
-    """The first of the old ranks has ended or is told to end."""
-    code, out = fleet.head.attempt(f"docker inspect --format '{{{{.State.Running}}}}' {fleet.head.container}")
-    return code != 0 or out.strip() != "true"
+    """The first of the old ranks is told to end, or has ended."""
+    name = fleet.head.container
+    command = f"pgrep -f '^docker .*stop' || [ \"$(docker inspect --format '{{{{.State.Running}}}}' {name})\" != true ]"
+    return fleet.head.attempt(command)[0] == 0
 
 
 def _joined(fleet: Fleet) -> bool:

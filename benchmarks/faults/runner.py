@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -26,6 +27,8 @@ from benchmarks.faults.table import NODES, Fault
 
 # Makes another release of the lane: its own failure gives way to last good.
 ANOTHER = ("-e", "lane_max_num_seqs=7")
+# What a launch recorded of last good that passed, or came back.
+GOOD = re.compile(r"serving$|restored")
 # How long a playbook that is not measured may take.
 PATIENCE = 900
 
@@ -78,7 +81,7 @@ class Runner:
             and serving.text == self.text
             and not any(rank.paused for rank in serving.ranks.values())
             and not any((node.read(f"{DEPLOYMENTS}/transaction.json") or "").strip() for node in self.fleet.nodes.values())
-            and all(state.get("last_good") == self.good and state.get("status") in ("serving", "restored") for state in states)
+            and all(state.get("last_good") == self.good and GOOD.match(str(state.get("status"))) for state in states)
         )
 
     def heal(self, site: bool = False) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -148,13 +149,22 @@ class Runner:
             },
         )
 
+    def _inject(self, injectors: Sequence[Injector]) -> str:
+        """Inject them in their order; why one could not be."""
+        try:
+            for injector in injectors:
+                injector.inject(self.fleet)
+        except (NodeError, OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        return ""
+
     def _undo(self, injectors: Sequence[Injector]) -> str:
         """Undo all of them, last first, whatever one of them says."""
         wrong = []
         for injector in reversed(injectors):
             try:
                 injector.undo(self.fleet)
-            except (NodeError, OSError) as error:
+            except (NodeError, OSError, subprocess.SubprocessError) as error:
                 wrong.append(f"{injector.name}: {error}")
         for text in wrong:
             say(f"  not undone: {text}")
@@ -166,22 +176,19 @@ class Runner:
         arguments = [*fault.arguments, *(ANOTHER if fault.new else ())]
         playbook = f"playbooks/{fault.run}.yml"
         inventory = self._small() if fault.inventory == "small" else INVENTORY
-        reached = True
-        if fault.at == "before":
-            for injector in injectors:
-                injector.inject(fleet)
+        missed = self._inject(injectors) if fault.at == "before" else ""
         plays = [Play(fleet.root, playbook, arguments, inventory)]
         since, since_wall = plays[0].began, time.time()
         if fault.controller.startswith("twin"):
             plays.append(Play(fleet.root, playbook, arguments, inventory, elsewhere=fault.controller == "twin-elsewhere"))
-        if fault.at != "before" and (reached := wait_for(fault.at, fleet, plays[0])):
+        if fault.at != "before":
+            missed = "" if wait_for(fault.at, fleet, plays[0]) else f"the run never came to its moment ({fault.at})"
             since, since_wall = time.monotonic(), time.time()
-            for injector in injectors:
-                injector.inject(fleet)
-        well, strange = self._follow(fault, plays, reached)
+            missed = missed or self._inject(injectors)
+        well, strange = self._follow(fault, plays, missed)
         ended = time.monotonic() - since
         after = fleet.serving(ask=not fault.cut)
-        touched = "; ".join(filter(None, [strange, *(injector.touched(fleet) for injector in injectors)])) if reached else ""
+        touched = "; ".join(filter(None, [strange, *(injector.touched(fleet) for injector in injectors)])) if not missed else ""
         lines = sorted((round(line.at - since, 2), line.text) for play in plays for line in play.lines)
         return (
             score.Evidence(
@@ -194,17 +201,17 @@ class Runner:
                 self._receipts(began),
                 self._logs(since_wall),
                 touched,
-                reached,
+                missed,
                 ended,
                 len(plays[-1 if fault.controller == "kill" else 0].lines),
             ),
             plays,
         )
 
-    def _follow(self, fault: Fault, plays: list[Play], reached: bool) -> tuple[bool, str]:
+    def _follow(self, fault: Fault, plays: list[Play], missed: str) -> tuple[bool, str]:
         """What happens to the controller, and what is typed next. Whether it ended well, and what was done to another's ranks."""
         first, root = plays[0], self.fleet.root
-        if not reached or fault.controller == "":
+        if missed or fault.controller == "":
             return first.wait() == 0, ""
         if fault.controller.startswith("twin"):
             return sorted(play.wait() == 0 for play in plays) == [False, True], ""

@@ -39,7 +39,7 @@ class Evidence:
 
     lines: seconds from the fault to the line (negative: before it) and its text, of all runs. ended_well: whether the last run ended with 0
     (of two at once: exactly one of them). receipts: those that were made since, oldest first. logs: nodes of which the controller has a log of
-    after the fault. touched: what of somebody else was touched. reached: whether the fault was injected at all.
+    after the fault. touched: what of somebody else was touched. missed: why the fault was not injected.
     """
 
     lines: Sequence[tuple[float, str]]
@@ -51,7 +51,7 @@ class Evidence:
     receipts: Sequence[Mapping[str, Any]] = ()
     logs: Sequence[str] = ()
     touched: str = ""
-    reached: bool = True
+    missed: str = ""
     ended: float = 0.0  # seconds from the fault to the end of the last run
     printed: int = 0  # lines of the run that met the fault
 
@@ -136,7 +136,7 @@ def serves(evidence: Evidence, cut: bool) -> str:
 
 def judge(fault: Fault, evidence: Evidence) -> Verdict:
     """One fault's verdict."""
-    notes = [] if evidence.reached else [f"the run never came to its moment ({fault.at})"]
+    notes = [f"not injected: {evidence.missed}"] if evidence.missed else []
     things = said(evidence)
     cause, hosts = named(fault, evidence, things)
     asked = bool(fault.ids or fault.words)
@@ -173,7 +173,7 @@ def judge(fault: Fault, evidence: Evidence) -> Verdict:
         notes.append("no line told that anything is amiss")
     return Verdict(
         node,
-        (cause if asked else not false_alarm) and evidence.reached,
+        (cause if asked else not false_alarm) and not evidence.missed,
         well,
         not lacking if fault.logs else None,
         evidence.ended_well == fault.ends,

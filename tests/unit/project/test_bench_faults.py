@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.faults import bench, injectors, plays, progress, report, runner, score, table
+from benchmarks.faults import bench, injectors, nodes, plays, progress, report, runner, score, table
 from benchmarks.faults.injectors import files, network, processes
 from benchmarks.faults.nodes import Rank, Serving, field_of, rank_of
 
@@ -252,7 +254,7 @@ CASES = {
     "no node": ({}, {"receipts": [{"cause": {"id": "rank_killed", "host": ""}}]}, "node", "named no node, not spark-2"),
     "another cause": ({}, {"receipts": [OTHER]}, "cause", "said peer_lost spark-1, not rank_killed"),
     "nothing said": ({}, {"receipts": []}, "cause", "said no id, not rank_killed"),
-    "never injected": ({}, {"reached": False}, "cause", "never came to its moment"),
+    "never injected": ({}, {"missed": "the run never came there"}, "cause", "not injected: the run never came there"),
     "nothing serves": ({}, {"after": Serving()}, "serves", "serves: nothing, not last-good"),
     "one rank alone": ({}, {"after": serving(ids=("3",))}, "serves", "serves: broken: a rank runs on spark-1 only"),
     "another release": ({}, {"after": serving("bbb", ("3", "4"))}, "serves", "serves: new, not last-good"),
@@ -462,3 +464,134 @@ def test_the_smaller_inventory_lacks_one_node() -> None:
     text = yaml.safe_dump({"all": {"children": {"sparks": {"hosts": {"spark-1": {}, "spark-2": {}}, "vars": {"a": 1}}}}})
     made = yaml.safe_load(runner.without(text, "spark-2"))["all"]["children"]["sparks"]
     assert made == {"hosts": {"spark-1": {}}, "vars": {"a": 1}}
+
+
+# --- the runner, on a fleet that is played
+
+
+class Silent(Played):
+    """A node on which nothing is open."""
+
+    name, container = "spark-1", "sparklanes-sparks-rank0"
+
+    def read(self, path: str) -> str | None:
+        return "{}" if path.endswith("state.json") else None
+
+
+class Staged:
+    """A fleet whose ranks change with each playbook, as `after` says."""
+
+    def __init__(self, root: Path, after: Sequence[Serving]) -> None:
+        self.root = self.home = root
+        self.now, self.after = serving(), list(after)
+        self.nodes = {"spark-1": Silent(root)}
+
+    def serving(self, ask: bool = True) -> Serving:
+        return self.now
+
+    def wait_ready(self) -> bool:
+        return True
+
+    def state(self, node: object) -> dict[str, Any]:
+        return {"last_good": "aaa", "status": "serving"}
+
+    def held(self) -> str:
+        return "20260101T000000Z-beef"
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[runner.Runner, Staged, list[str]]:
+    """A runner, its fleet, and what was typed. Each launch leaves a receipt and logs of both nodes."""
+    fleet, typed = Staged(tmp_path, [serving(ids=("3", "4")), serving(ids=("5", "6"))]), []
+
+    class Stub:
+        def __init__(self, root: Path, playbook: str, arguments: Sequence[str] = (), *more: Any, **options: Any) -> None:
+            self.argv = [playbook, *arguments]
+            typed.append(" ".join(self.argv))
+            self.began = time.monotonic()
+            self.lines = [plays.Line(self.began + 2, "boot: failed on spark-2")]
+            self.output = self.lines[0].text
+            fleet.now = fleet.after.pop(0) if fleet.after else fleet.now
+            self.folder = tmp_path / "artifacts/sparks" / str(len(typed))
+            self.folder.mkdir(parents=True)
+
+        def wait(self, limit: float = 0) -> int:
+            (self.folder / "receipt.json").write_text('{"cause": {"id": "rank_killed", "host": "spark-2"}}')
+            for name in table.NODES:
+                (self.folder / f"{name}-rank.log").write_text("log")
+            for path in self.folder.iterdir():
+                os.utime(path, (time.time() + 1, time.time() + 1))  # a file system's clock may be some milliseconds behind
+            return 2
+
+        def send(self, number: int) -> None:
+            typed.append(f"signal {int(number)}")
+
+    monkeypatch.setattr(runner, "Play", Stub)
+    monkeypatch.setattr(runner, "run", lambda root, playbook, *arguments, limit=0: Stub(root, playbook, arguments))
+    monkeypatch.setattr(runner, "wait_for", lambda moment, fleet, play: True)
+    made = runner.Runner(fleet, progress.Progress(tmp_path / "kept", "abc"))  # type: ignore[arg-type]
+    made.good, made.text = "aaa", "words"
+    return made, fleet, typed
+
+
+class Hammer(injectors.Injector):
+    """Counts what is done to it."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        self.breaks, self.done = breaks, []
+
+    def inject(self, fleet: Any) -> None:
+        self.done.append("inject")
+        if self.breaks:
+            raise nodes.NodeError("no such container")
+
+    def undo(self, fleet: Any) -> None:
+        self.done.append("undo")
+
+
+def played(hammer: Hammer, **more: Any) -> table.Fault:
+    made = fault(**{"at": "boot", "new": True, **more})
+    object.__setattr__(made, "injectors", lambda: [hammer])
+    return made
+
+
+def test_a_fault_is_injected_judged_undone_and_kept(staged: tuple[runner.Runner, Staged, list[str]]) -> None:
+    made, _, typed = staged
+    hammer = Hammer()
+    made.fault(played(hammer), 1)
+    kept = made.progress.results["1/x"]
+    assert (kept["right"], kept["found"], kept["notes"], kept["healed"]) == (True, "last-good", [], "")
+    assert hammer.done == ["inject", "undo"]
+    assert typed == ["playbooks/launch.yml -e lane_max_num_seqs=7"]
+    assert "boot: failed" in (made.fleet.root / kept["output"]).read_text()
+
+
+def test_what_could_not_be_injected_is_wrong_and_undone(staged: tuple[runner.Runner, Staged, list[str]]) -> None:
+    made, _, _ = staged
+    hammer = Hammer(breaks=True)
+    made.fault(played(hammer), 1)
+    kept = made.progress.results["1/x"]
+    assert kept["right"] is False
+    assert "not injected: no such container" in kept["notes"]
+    assert hammer.done == ["inject", "undo"]
+
+
+def test_what_is_not_as_it_was_is_healed_first_by_a_launch(staged: tuple[runner.Runner, Staged, list[str]]) -> None:
+    made, fleet, typed = staged
+    fleet.after[0] = Serving()
+    made.fault(played(Hammer()), 1)
+    assert made.progress.results["1/x"]["healed"] == "launch"
+    assert made.progress.results["1/x"]["notes"] == ["serves: nothing, not last-good"]
+    assert typed[1:] == ["playbooks/launch.yml -e launch_forget_deaths=true"]
+
+
+def test_a_controller_that_sleeps_wakes_up_after_another_broke_its_lock(staged: tuple[runner.Runner, Staged, list[str]]) -> None:
+    made, fleet, typed = staged
+    fleet.after.pop()
+    made.fault(played(Hammer(), controller="sleep", then="recover", then_arguments=["-e", "break_lock={held}"]), 1)
+    assert typed[1:] == [
+        f"signal {int(signal.SIGSTOP)}",
+        "playbooks/recover.yml -e break_lock=20260101T000000Z-beef",
+        f"signal {int(signal.SIGCONT)}",
+    ]
+    assert "recover failed beside a controller that sleeps" in made.progress.results["1/x"]["notes"][0]

@@ -29,6 +29,11 @@ options:
     type: list
     elements: str
     default: []
+  devices:
+    description: What the rank asks for by C(--device). Each is looked at, none is opened.
+    type: list
+    elements: str
+    default: []
   probes:
     description: Pings over the rails, all at once. None may be fragmented; a small one follows where it fails.
     type: list
@@ -112,6 +117,7 @@ readiness:
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container)), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
+    C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction), C(deployment_state), C(releases),
     C(last_good) (manifest and api of the frozen release that last passed all gates).
@@ -127,6 +133,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.commands import ask
+from ansible.module_utils.sparklanes.docker import container_stack
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
@@ -224,6 +231,7 @@ def main() -> None:
         argument_spec={
             "deployment": {"type": "str", "required": True},
             "image": {"type": "str"},
+            "devices": {"type": "list", "elements": "str", "default": []},
             "image_ids": {"type": "list", "elements": "str", "default": []},
             "probes": {
                 "type": "list",
@@ -280,6 +288,7 @@ def main() -> None:
         facts["shm_total_bytes"], facts["shm_free_bytes"] = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
     except OSError:
         facts["shm_total_bytes"] = facts["shm_free_bytes"] = None
+    facts["devices"] = container_stack.device_facts(params["devices"])
     facts["probes"] = probe_facts(module)
     transaction = store.transaction()
     facts["transaction"] = {**transaction.to_dict(), "expired": transaction.expired(facts["time"])} if transaction else {}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, Look, check_rows, look, looks, results
-from ansible.module_utils.sparklanes.docker import gpu_access
+from ansible.module_utils.sparklanes.docker import container_stack, gpu_access
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
 from ansible.module_utils.sparklanes.fabric import nccl_conf
@@ -74,6 +74,7 @@ def gate_a(
     found = looks(hostvars, hosts, "gates_readiness", "readiness")
     facts = {host: seen.facts for host, seen in found.items()}
     plans = reach_plans(hostvars, hosts, specs)
+    kept = looks(hostvars, hosts, "gates_host", "host")
     made = readiness.reachable(hosts, found)
     if receipts is not None:
         made.append(room.check(CONTROLLER, room.measure({"receipts": receipts})))
@@ -94,7 +95,11 @@ def gate_a(
             made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
         made += fabric_reach.gate_checks(host, plans.get(host) or {}, known, facts[hosts[0]])
         made += readiness.shared_memory(host, known, spec.get("options") or {})
-        if gpu_access.of_options(spec.get("options") or {}):
+        stack = (kept[host].facts or {}).get("docker") or {}
+        options = spec.get("options") or {}
+        made += container_stack.gpu_check(host, options, stack)
+        made += container_stack.device_check(host, list(map(str, options.get("devices") or [])), known.get("devices"), stack)
+        if gpu_access.of_options(options):
             made += gpu_rules.gate(host, known.get("gpu") or {})
     images = {host: (known or {}).get("image") for host, known in facts.items()}
     made += docker_images.parity(images)

@@ -18,6 +18,7 @@ from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.commands import Run, ask
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, read_json
 from ansible.module_utils.sparklanes.common.systemd import parse_show
+from ansible.module_utils.sparklanes.docker import container_stack
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.host import boots as host_boots
@@ -136,7 +137,7 @@ def from_commands(run: Run) -> dict[str, Any]:
     says, error = remove_ipc(run)
     found: dict[str, Any] = {"remove_ipc": {"says": says, "error": error}}
     try:
-        found["docker"] = Docker(run).info()
+        found["docker"] = {**Docker(run).info(), "toolkit": container_stack.toolkit(run)}
     except (DockerError, ValueError, OSError) as problem:
         found["docker"] = {"error": str(problem)}
     found["kernel_log"] = kernel_log.read(run)

@@ -89,6 +89,12 @@ def _least_free(facts: Facts) -> str:
     return str(((facts.get("settings") or {}).get("vm.min_free_kbytes") or {}).get("live") or "")
 
 
+def _toolkit(facts: Facts) -> str:
+    told = (facts.get("docker") or {}).get("toolkit") or {}
+    version = told.get("version") or ("without a version" if told.get("hook") else "")
+    return f"{version} mode {told.get('mode') or '?'}" if version else ""
+
+
 def _model(facts: Facts) -> str:
     firmware = facts.get("firmware") or {}
     return " ".join(str(firmware[name]) for name in ("sys_vendor", "product_name") if firmware.get(name))
@@ -118,6 +124,10 @@ PROPERTIES = (
     Property("storage_driver", "PARITY.STORAGE_DRIVER", "Docker's storage driver", _docker("storage_driver"), True,
              "Image IDs differ between overlay2 and the containerd store, digests don't; what compares IDs by hand sees other images"),
     Property("runc", "PARITY.RUNC", "runc", _docker("runc"), False, "Install the same containerd and runc everywhere"),
+    Property("toolkit", "PARITY.TOOLKIT", "NVIDIA Container Toolkit", _toolkit, False,
+             "Install the same version everywhere; the mode stands in /etc/nvidia-container-runtime/config.toml (nvidia-container-toolkit issue 1910)"),
+    Property("runtime", "PARITY.RUNTIME", "Docker's default runtime", _docker("default_runtime"), False,
+             "Give every daemon the same default: docker info, /etc/docker/daemon.json"),
     Property("min_free", "PARITY.MIN_FREE", "vm.min_free_kbytes", _least_free, True,
              "The rank with more in reserve has less for the GPU. Set it alike: spark_kernel_settings"),
 )  # fmt: skip

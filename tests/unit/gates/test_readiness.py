@@ -269,8 +269,11 @@ def test_who_has_the_gpu_and_is_not_ours(more: dict[str, Any], words: str) -> No
 def test_a_lane_keeps_its_gpu_gates_however_it_asks(options: dict[str, Any]) -> None:
     specs = {host: {**SPECS[host], "options": options} for host in HOSTS}
     known = {host: facts() for host in HOSTS}
-    before = {check.id for check in launch.gate_a(world(known), HOSTS, specs, {}, "mine", 1000.0, 1001.0)}
+    before = {check.id: check for check in launch.gate_a(world(known), HOSTS, specs, {}, "mine", 1000.0, 1001.0)}
     assert "GPU.DRIVER" in before
+    assert "DOCKER.GPU" in before
+    untold = launch.gate_a(world(known, gates_host={}), HOSTS, specs, {}, "mine", 1000.0, 1001.0)
+    assert {check.found for check in untold if check.id == "DOCKER.GPU"} == {"not measured: Docker was not asked"}
     assert "GPU.IDLE" in {check.id for check in gate_b(known, specs)}
 
 

@@ -73,7 +73,8 @@ def spark(**changes: Any) -> dict[str, Any]:
         "driver": {"version": "580.173.02", "flavour": "open"},
         "firmware": {"bios_version": "5.36_0ACUM027", "sys_vendor": "NVIDIA", "product_name": "NVIDIA_DGX_Spark"},
         "nics": [{"hca": "rocep1s0f0", "firmware": "28.45.4028", "board": "NVD0000000087", "type": "MT4129"}],
-        "docker": {"version": "28.3.3", "storage_driver": "overlay2", "cgroup_driver": "systemd", "runc": "v1.2"},
+        "docker": {"version": "28.3.3", "storage_driver": "overlay2", "cgroup_driver": "systemd", "runc": "v1.2",
+                   "default_runtime": "runc", "toolkit": {"version": "1.17.8", "mode": "auto", "hook": "/usr/bin/x", "cdi": []}},
         "swap": [{"path": "/swap.img", "size": 16 * 1024**3 - 4096, "used": 0}],
         "settings": {"vm.swappiness": {"live": "10", "boot": "10", "file": "/etc/sysctl.d/99-zz-sparklanes.conf"},
                      "vm.min_free_kbytes": {"live": "67584", "boot": "", "file": ""}},
@@ -158,6 +159,20 @@ def test_every_entry_of_the_list_has_a_source() -> None:
 def test_proprietary_modules_are_a_warning_and_no_driver_is_judged_elsewhere() -> None:
     assert of(parity.known("s1", spark(driver={"version": "580.173.02", "flavour": "proprietary"})), "HOST.DRIVER").status == WARN
     assert [check.id for check in parity.known("s1", spark(driver={}))] == ["HOST.KERNEL"]
+
+
+@pytest.mark.parametrize(
+    ("change", "id_", "words"),
+    [
+        ({"docker__toolkit": {"version": "1.18.0", "mode": "auto"}}, "PARITY.TOOLKIT", "1.18.0 mode auto"),
+        ({"docker__toolkit": {"version": "1.17.8", "mode": "cdi"}}, "PARITY.TOOLKIT", "1.17.8 mode cdi"),
+        ({"docker__toolkit": {"version": "", "mode": "", "hook": ""}}, "PARITY.TOOLKIT", "not measured"),
+        ({"docker__default_runtime": "nvidia"}, "PARITY.RUNTIME", "nvidia"),
+    ],
+)
+def test_another_container_stack_is_a_difference(change: dict[str, Any], id_: str, words: str) -> None:
+    made = parity.alike({"s1": spark(), "s2": spark(**change)})
+    assert (of(made, id_, "s2").status, words in of(made, id_, "s2").found) == (WARN, True)
 
 
 def test_equal_ranks_are_alike() -> None:

@@ -247,12 +247,12 @@ def gate_a(
     transaction: str,
     received: float,
     fatal: Sequence[str],
-    break_lock: bool,
+    break_lock: str,
     forget_deaths: bool,
     receipts: str,
 ) -> list[Check]:
     return gates_launch.gate_a(
-        hostvars, hosts, specs, lanes, transaction, time.time(), float(received), list(fatal), break_lock, forget_deaths, receipts
+        hostvars, hosts, specs, lanes, transaction, float(received), list(fatal), break_lock, forget_deaths, receipts
     )
 
 
@@ -263,7 +263,7 @@ def health(hostvars: HostVars, hosts: Sequence[str], fatal: Sequence[str]) -> li
 
 @dicts
 def before_reboot(hostvars: HostVars, hosts: Sequence[str], deployment: str, transaction: str) -> list[Check]:
-    return gates_reboot.before_reboot(hostvars, hosts, deployment, transaction, time.time())
+    return gates_reboot.before_reboot(hostvars, hosts, deployment, transaction)
 
 
 def network_plan(hostvars: HostVars, hosts: Sequence[str], present: bool) -> dict[str, Any]:
@@ -456,6 +456,7 @@ class FilterModule:
             "sparklanes_log_fetched": release_logs.fetched,
             "sparklanes_logs": release_logs.sentence,
             "sparklanes_logs_to_fetch": release_logs.to_fetch,
+            "sparklanes_lost": controller.lost,
             "sparklanes_prune_table": release_prune.table,
             "sparklanes_reason": release_restore.why_it_failed,
             "sparklanes_release": release,

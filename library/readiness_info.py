@@ -119,8 +119,9 @@ readiness:
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
-    C(transaction), C(deployment_state), C(releases),
-    C(last_good) (manifest and api of the frozen release that last passed all gates).
+    C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
+    C(last_good) (manifest and api of the frozen release that last passed all gates). What of these is there and can't be read is
+    C(unreadable) instead, a sentence for a person.
   returned: always
   type: dict
 """
@@ -131,8 +132,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common import clock, commands
 from ansible.module_utils.sparklanes.common.commands import ask
+from ansible.module_utils.sparklanes.common.files import Unreadable
 from ansible.module_utils.sparklanes.docker import container_stack
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.docker.store import ImageStore
@@ -142,7 +144,7 @@ from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
-from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock, unreadable_state
 
 
 def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[str, Any]]:
@@ -183,6 +185,31 @@ def gpu_seen(boxes: list[Container] | None) -> dict[str, Any]:
     if found["processes"]:
         found["processes"] = occupied.attributed(found["processes"], boxes)
     return found
+
+
+def recorded(store: Store) -> dict[str, Any]:
+    """Lock, state and last good release. What is there and can't be read says so in its place: it is never taken for absent."""
+    facts: dict[str, Any] = {"transaction": {}, "releases": [], "last_good": {}}
+    try:
+        transaction = store.transaction()
+        if transaction:
+            age = transaction.age(clock.now())
+            facts["transaction"] = {**transaction.to_dict(), "age_seconds": int(age), "expired": transaction.expired(age)}
+    except Unreadable as error:
+        facts["transaction"] = {"id": error.mark, "unreadable": unreadable_lock(error)}
+    try:
+        state = store.state()
+        facts["deployment_state"], good = state.to_dict(), state.last_good
+    except Unreadable as error:
+        facts["deployment_state"], good = {"unreadable": unreadable_state(error)}, ""
+    try:
+        facts["releases"] = store.releases()
+        kept = (store.spec(good), store.manifest(good)) if good else (None, None)
+        if kept[0] and kept[1]:
+            facts["last_good"] = {"manifest": kept[1], "api": kept[0].get("api") or {}}
+    except (OSError, ValueError) as error:
+        facts["last_good"] = {"unreadable": str(error)}
+    return facts
 
 
 KNOCK_SECONDS = 8.0  # modules of one task begin within a few seconds of each other
@@ -290,13 +317,7 @@ def main() -> None:
         facts["shm_total_bytes"] = facts["shm_free_bytes"] = None
     facts["devices"] = container_stack.device_facts(params["devices"])
     facts["probes"] = probe_facts(module)
-    transaction = store.transaction()
-    facts["transaction"] = {**transaction.to_dict(), "expired": transaction.expired(facts["time"])} if transaction else {}
-    facts["deployment_state"] = store.state().to_dict()
-    facts["releases"] = store.releases()
-    good = store.state().last_good
-    kept = (store.spec(good), store.manifest(good)) if good else (None, None)
-    facts["last_good"] = {"manifest": kept[1], "api": kept[0]["api"]} if kept[0] and kept[1] else {}
+    facts |= recorded(store)
     facts["image_conf"] = image_conf(module, docker, facts["image"]["name"]) if facts["image"] else None
     if listener:
         facts["master_port"] = listener.accept(end["listen_for"], MEET_SECONDS)

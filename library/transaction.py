@@ -1,18 +1,20 @@
 #!/usr/bin/python
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Open, move on or close the transaction of a deployment on this Spark."""
+"""Acquire, renew, prove or close the transaction of a deployment on this Spark."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: transaction
-short_description: Open, move on or close the transaction of a deployment on this Spark
+short_description: Acquire, renew, prove or close the transaction of a deployment on this Spark
 description:
   - A transaction is one attempt to change what a deployment runs. Its file on each rank is the lock
     (a lease with a heartbeat) and the write-ahead journal (which phase began, from and to which release).
-  - Only the same transaction goes on by itself; another one is refused with the reason and the way out.
+  - It is acquired once. Whatever comes later must be of that very transaction, else it is refused as lost with the name of who holds
+    the lock now, and nothing is changed.
+  - A file that is there and can't be read counts as a lock of somebody, and as a state that nobody knows.
 options:
   deployment:
     description: Name of the deployment.
@@ -24,10 +26,12 @@ options:
     required: true
   state:
     description:
-      - V(open) takes the lock, or renews it, and journals O(phase).
+      - V(acquired) takes the lock and journals O(phase). Of several that come at once, one gets it.
+      - V(renewed) journals O(phase) and holds the lock for another lease.
+      - V(held) only tells, as RV(held) and RV(lost), whether the lock still is this transaction's.
       - V(closed) records O(outcome) as the state of the deployment and gives the lock back.
     type: str
-    choices: [open, closed]
+    choices: [acquired, renewed, held, closed]
     required: true
   phase:
     description: The phase that begins now.
@@ -50,9 +54,11 @@ options:
     type: int
     default: 900
   break_lock:
-    description: Take the lock from another transaction. A person's decision, never a default.
-    type: bool
-    default: false
+    description:
+      - Id of the transaction whose lock is taken from it with O(state=acquired). A person's decision, never a default.
+      - Where another one holds the lock by now, it is refused.
+    type: str
+    default: ''
   outcome:
     description: What the transaction ended as; each key given replaces that key of the state.
     type: dict
@@ -96,7 +102,7 @@ attributes:
   idempotent:
     support: partial
     details: >-
-      V(open) renews the lease at each run and reports no change, as a lock is no state that a person keeps. C(death) of
+      V(acquired) and V(renewed) renew the lease at each run and reports no change, as a lock is no state that a person keeps. C(death) of
       O(outcome) is counted at each run.
 """
 
@@ -105,7 +111,7 @@ EXAMPLES = r"""
   transaction:
     deployment: sparks
     id: "{{ rank_transaction }}"
-    state: open
+    state: acquired
     phase: stop
     to_release: "{{ rank_release }}"
 
@@ -123,14 +129,23 @@ transaction:
   returned: always
   type: dict
 deployment_state:
-  description: The state of the deployment on this Spark.
+  description: The state of the deployment on this Spark, empty where it was not read.
   returned: always
   type: dict
+held:
+  description: Whether this transaction holds the lock of this Spark. In check mode no lock was taken, and none is asked for.
+  returned: when state=held
+  type: bool
+lost:
+  description: How it was lost, as part of a sentence; empty where it is held.
+  returned: when state=held
+  type: str
 """
 
-import time
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import clock
 from ansible.module_utils.sparklanes.common.files import as_json
 from ansible.module_utils.sparklanes.release.store import Store
 from ansible.module_utils.sparklanes.release.transaction import PHASES, STATUSES, Refused, Transaction
@@ -141,13 +156,13 @@ def main() -> None:
         argument_spec={
             "deployment": {"type": "str", "required": True},
             "id": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["open", "closed"], "required": True},
+            "state": {"type": "str", "choices": ["acquired", "renewed", "held", "closed"], "required": True},
             "phase": {"type": "str", "choices": list(PHASES)},
             "controller": {"type": "str", "default": "unknown"},
             "lane": {"type": "str", "default": ""},
             "to_release": {"type": "str", "default": ""},
             "lease_seconds": {"type": "int", "default": 900},
-            "break_lock": {"type": "bool", "default": False},
+            "break_lock": {"type": "str", "default": ""},
             "outcome": {
                 "type": "dict",
                 "options": {
@@ -166,37 +181,54 @@ def main() -> None:
             },
             "root": {"type": "path", "default": "/var/lib/sparklanes"},
         },
-        required_if=[("state", "open", ["phase"])],
+        required_if=[("state", "acquired", ["phase"]), ("state", "renewed", ["phase"])],
         supports_check_mode=True,
     )
     params = module.params
-    now, write = time.time(), not module.check_mode
     try:
-        store = Store(params["deployment"], params["root"])
-        if params["state"] == "open":
-            asked = Transaction(
-                id=params["id"],
-                phase=params["phase"],
-                controller=params["controller"],
-                opened=now,
-                heartbeat=now,
-                lease_seconds=float(params["lease_seconds"]),
-                lane=params["lane"],
-                to_release=params["to_release"],
-            )
-            transaction, state = store.open(asked, params["break_lock"], write)
-            module.exit_json(changed=False, transaction=transaction.to_dict(), deployment_state=state.to_dict())
-        before, after = store.close(params["id"], now, params["outcome"] or {}, params["break_lock"], write)
+        result = answer(params, clock.now(), not module.check_mode)
     except Refused as error:
-        module.fail_json(msg=f"deployment {params['deployment']}: {error}.", transaction=error.held.to_dict())
+        held = error.held.to_dict() if error.held else {}
+        module.fail_json(msg=f"deployment {params['deployment']}: {error}.", transaction=held)
     except (OSError, ValueError, TypeError) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(
-        changed=after != before,
-        transaction={},
-        deployment_state=after.to_dict(),
-        diff={"before": as_json(before.to_dict()), "after": as_json(after.to_dict())},
+        module.fail_json(msg=f"deployment {params['deployment']}: {error}")
+    module.exit_json(**result)
+
+
+def answer(params: dict[str, Any], now: clock.Moment, write: bool) -> dict[str, Any]:
+    """What the module returns."""
+    store = Store(params["deployment"], params["root"])
+    if params["state"] == "held":
+        why = store.lost(params["id"], now) if write else ""
+        return {"changed": False, "transaction": {}, "deployment_state": {}, "held": not why, "lost": why}
+    if params["state"] == "closed":
+        # What was not given is None.
+        outcome = {key: value for key, value in (params["outcome"] or {}).items() if value is not None}
+        before, after = store.close(params["id"], now, outcome, write)
+        shown = [state.to_dict() if state else {} for state in (before, after)]
+        return {
+            "changed": after != before,
+            "transaction": {},
+            "deployment_state": shown[1],
+            "diff": {"before": as_json(shown[0]), "after": as_json(shown[1])},
+        }
+    asked = Transaction(
+        id=params["id"],
+        phase=params["phase"],
+        controller=params["controller"],
+        opened=now.wall,
+        heartbeat=now.wall,
+        lease_seconds=float(params["lease_seconds"]),
+        lane=params["lane"],
+        to_release=params["to_release"],
+        boot=now.boot,
+        beat=now.clock,
     )
+    if params["state"] == "renewed" and write:
+        return {"changed": False, "transaction": store.renew(asked, now).to_dict(), "deployment_state": {}}
+    # A check took no lock that it could renew.
+    transaction, state = store.acquire(asked, now, params["break_lock"], write)
+    return {"changed": False, "transaction": transaction.to_dict(), "deployment_state": state.to_dict()}
 
 
 if __name__ == "__main__":

@@ -71,9 +71,29 @@ def test_another_controller_is_kept_out_until_it_recovers(serving: Fleet) -> Non
     note = serving.receipts()[-1].parent / "transaction.json"
     note.unlink()  # this controller forgets that the run was its own
     serving.play("playbooks/launch.yml").failed("LOCK.FREE", "playbooks/recover.yml")
-    serving.play("playbooks/recover.yml").failed("is in phase")
-    serving.play("playbooks/recover.yml", "-e", "recover_break_lock=true").ok()
+    held = serving.transaction()["id"]
+    serving.play("playbooks/recover.yml").failed("in phase", f"break_lock={held}")
+    serving.play("playbooks/recover.yml", "-e", "break_lock=true").failed("takes the id of the lock", f"break_lock={held}")
+    serving.play("playbooks/recover.yml", "-e", f"break_lock={held}").ok()
     assert serving.state()["status"] == "restored"
+    serving.play("playbooks/launch.yml").ok()
+
+
+def test_a_controller_that_wakes_up_late_touches_nothing(serving: Fleet) -> None:
+    """Its machine slept in the boot; meanwhile somebody broke its lock and brought the last good release back."""
+    run = serving.start("playbooks/launch.yml", "-e", "launch_restart=true")
+    assert run.stdout
+    for line in run.stdout:
+        if "waiting for the other ranks" in line:
+            break
+    os.killpg(run.pid, signal.SIGSTOP)
+    serving.play("playbooks/recover.yml", "-e", f"break_lock={serving.transaction()['id']}").ok()
+    before = serving.ranks()
+    os.killpg(run.pid, signal.SIGCONT)
+    said = run.stdout.read()
+    assert run.wait(timeout=300) != 0
+    assert "lost the lock" in said
+    assert (serving.ranks(), serving.transaction(), serving.state()["status"]) == (before, {}, "restored")
     serving.play("playbooks/launch.yml").ok()
 
 

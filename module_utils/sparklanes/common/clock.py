@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -19,3 +20,16 @@ def boot_id(root: Path = Path("/")) -> str:
         return (root / "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in time on one machine: seconds of its wall clock (since the epoch, for people), its boot and `clock` of that boot."""
+
+    wall: float
+    boot: str = ""
+    clock: float = 0.0
+
+
+def now() -> Moment:
+    return Moment(time.time(), boot_id(), clock())

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -16,16 +18,62 @@ STATE_ROOT = "/var/lib/sparklanes"
 LOG_ROOT = "/var/log/sparklanes"
 
 
+# No file of ours comes near it: what is larger was made by something else.
+LARGEST = 16 * 1024 * 1024
+
+
+class Unreadable(ValueError):
+    """A file is there, and what it says can't be known. The text names it and says why; nobody may take it for absent.
+
+    `mark` stands for the bytes that were found (`unreadable-` and eight hex digits), empty where none could be read.
+    """
+
+    def __init__(self, path: str | Path, why: str, mark: str = "") -> None:
+        super().__init__(f"{path} can't be read ({why})")
+        self.path, self.why, self.mark = str(path), why, mark
+
+
+def read_state(path: str | Path, largest: int = LARGEST) -> tuple[dict[str, Any] | None, str]:
+    """The JSON object in a file that others are judged by, and the mark of its bytes. None only where there is no such file; else Unreadable.
+
+    Neither a link nor a pipe is followed, and no more is read than `largest` bytes.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        raise Unreadable(path, error.strerror or str(error)) from error
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Unreadable(path, "it is no file")
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            content = stream.read(largest + 1)
+    except OSError as error:
+        raise Unreadable(path, error.strerror or str(error)) from error
+    finally:
+        os.close(handle)
+    mark = f"unreadable-{hashlib.sha256(content).hexdigest()[:8]}"
+    if len(content) > largest:
+        raise Unreadable(path, f"it is larger than {largest} bytes", mark)
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(path, f"it is no JSON: {str(error)[:100]}" if content else "it is empty", mark) from error
+    if not isinstance(data, dict):
+        raise Unreadable(path, f"it holds {type(data).__name__}, not an object", mark)
+    return data, mark
+
+
 def read_json(path: str | Path) -> dict[str, Any] | None:
     """The JSON object in `path`, or None where there is none or it can't be read as one.
 
-    A file of ours is renamed into place, so a broken one was made by something else; the
-    caller treats it as absent and says so by what then is missing.
+    For what can be made or measured anew. What decides whether something may be touched is read by `read_state`.
     """
     try:
         with Path(path).open(encoding="utf-8") as stream:
             data = json.load(stream)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

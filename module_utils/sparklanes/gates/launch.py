@@ -58,17 +58,17 @@ def gate_a(
     specs: Facts,
     lanes: Facts,
     transaction: str,
-    now: float,
     received: float,
     fatal: Sequence[str] = gates_hosts.FATAL,
-    break_lock: bool = False,
+    break_lock: str = "",
     forget_deaths: bool = False,
     receipts: str | None = None,
 ) -> list[Check]:
     """Everything that can be known before the stop.
 
-    transaction: the id under which this controller works; it may hold the lock already. now: seconds since the epoch. received: when
-    the hosts' facts were there. fatal: properties whose difference stops a launch. break_lock, forget_deaths: a person's decisions.
+    transaction: the id under which this controller works; it may hold the lock already. received: when the hosts' facts were
+    there, in seconds since the epoch. fatal: properties whose difference stops a launch. break_lock (the id of a lock), forget_deaths: a
+    person's decisions.
     receipts: folder of this controller that logs and receipts are fetched to; where it is given, it is measured now.
     """
     found = looks(hostvars, hosts, "gates_readiness", "readiness")
@@ -85,7 +85,7 @@ def gate_a(
         deployment = str(spec["deployment"])
         made.append(readiness.docker(host, known))
         made.append(room.check(host, known.get("disk")))
-        made.append(readiness.lock(host, known, transaction, now, break_lock))
+        made.append(readiness.lock(host, known, transaction, break_lock))
         made.append(readiness.deaths(host, known, forget_deaths))
         made.append(readiness.strangers(host, known, deployment))
         made += readiness.ports(host, known, readiness.wanted_ports(spec), deployment, stopped=False)

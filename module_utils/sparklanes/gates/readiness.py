@@ -16,7 +16,7 @@ from ansible.module_utils.sparklanes.common.registered import Look, look, words
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal, unreadable
 
 Facts = Mapping[str, Any]
 
@@ -56,12 +56,19 @@ def docker(host: str, facts: Facts) -> Check:
     )
 
 
-def lock(host: str, facts: Facts, transaction: str, now: float, break_lock: bool = False) -> Check:
-    why = refusal(Transaction.from_dict(facts.get("transaction")), transaction, now, break_lock)
+def lock(host: str, facts: Facts, transaction: str, break_lock: str = "") -> Check:
+    known = facts.get("transaction") or {}
+    if known.get("unreadable"):
+        why = "" if break_lock and break_lock == known.get("id") else str(known["unreadable"])
+    else:
+        # Its age is counted where it lies: the clock of a controller knows nothing of it.
+        why = refusal(Transaction.from_dict(known), transaction, float(known.get("age_seconds") or 0), break_lock)
     return judged("LOCK.FREE", host, not why, why or "free", "free", "")
 
 
 def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
+    if why := unreadable(facts):
+        return judged("DEATHS.EXPLAINED", host, None, why, "fewer than 2", "Nothing was stopped or changed.")
     state = DeploymentState.from_dict(facts.get("deployment_state"))
     if forgotten and state.waits_for_a_person():
         return Check("DEATHS.EXPLAINED", host, SKIP, f"{len(state.deaths)} unexplained, forgotten by launch_forget_deaths=true")
@@ -124,8 +131,8 @@ def serving(known: Facts) -> occupied.Seen:
     engine = known.get("docker") or {}
     if not engine.get("version"):
         engine = {"error": engine.get("error") or "it was not asked"}
-    transaction = Transaction.from_dict(known.get("transaction"))
-    open_ = [f"{transaction.id} of {transaction.controller}"] if transaction else []
+    held = known.get("transaction") or {}
+    open_ = [held.get("unreadable") or f"{held.get('id')} of {held.get('controller')}"] if held else []
     return occupied.of_facts(known.get("containers") or [], engine, known.get("gpu"), open_)
 
 

@@ -24,14 +24,14 @@ def _seen(hostvars: HostVars, host: str, when: str, what: str) -> Any:
     return ((hostvars[host].get("reboot_seen") or {}).get(when) or {}).get(what)
 
 
-def before_reboot(hostvars: HostVars, hosts: Sequence[str], deployment: str, transaction: str, now: float) -> list[Check]:
+def before_reboot(hostvars: HostVars, hosts: Sequence[str], deployment: str, transaction: str) -> list[Check]:
     """What a reboot would hurt that is not this deployment's own."""
     looks = {host: look(_seen(hostvars, host, "before", "readiness"), "readiness") for host in hosts}
     made = readiness.reachable(hosts, looks)
     for host, seen in looks.items():
         if (known := seen.facts) is not None:
             made.append(readiness.docker(host, known))
-            made.append(readiness.lock(host, known, transaction, now))
+            made.append(readiness.lock(host, known, transaction))
             made.append(readiness.strangers(host, known, deployment))
     return made
 

@@ -13,8 +13,11 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check
 
 _DEPLOYMENT = ("0.2.0", "deployment")
+_BREAK_LOCK = ("0.3.0", "break_lock")  # the id of the lock to break, which the refusal prints
 # Variable → (version, its successor). A name stays here for good: sites come from any version.
 REMOVED: dict[str, tuple[str, str]] = {
+    "launch_break_lock": _BREAK_LOCK,
+    "recover_break_lock": _BREAK_LOCK,
     "engine_image_deployment": _DEPLOYMENT,
     "fabric_bandwidth_deployment": _DEPLOYMENT,
     "gates_deployment": _DEPLOYMENT,

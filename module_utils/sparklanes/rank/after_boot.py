@@ -18,11 +18,11 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.clock import boot_id
-from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, read_json, write_json
+from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable, read_json, write_json
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
-from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock
 from ansible.module_utils.sparklanes.release.transaction import (
     DEATHS_BEFORE_A_PERSON,
     RESTORED,
@@ -116,12 +116,10 @@ def in_the_way(deployment: str, state_root: str, seconds: float = DRIVER_SECONDS
 def look(policy: str, deployment: str, state_root: str) -> tuple[str, str]:
     """`decide` for one deployment as it lies on the disk. What can't be read stays down."""
     store = Store(deployment, state_root)
-    transaction = store.transaction()
-    if transaction is None and store.transaction_path.exists():
-        return (
-            "",
-            f"stays down: {store.transaction_path} can't be read, so a transaction may be open. playbooks/recover.yml ends it",
-        )
+    try:
+        transaction = store.transaction()
+    except Unreadable as error:
+        return "", f"stays down: {unreadable_lock(error)}"
     return decide(policy, store.state(), transaction)
 
 

@@ -85,3 +85,20 @@ def lock_is_back(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
     """Whether no host may hold the lock any more. `name`: of the variable in which closing it was registered; who never had it skips."""
     found = [result or {} for result in results(hostvars, hosts, name).values()]
     return all("deployment_state" in result or "skipped" in result for result in found)
+
+
+def lost(hostvars: HostVars, hosts: Sequence[str], name: str) -> str:
+    """How this controller lost its lock, as a sentence without its end; empty where it holds it on every rank that answers, and one does.
+
+    name: of the variable in which module transaction (state=held) was registered. A rank out of reach proves nothing either way: what it
+    is asked for later, it compares itself.
+    """
+    found = looks(hostvars, hosts, name)
+    for host, seen in found.items():
+        if seen.facts is not None and seen.facts.get("held") is not True:
+            return f"{host}: {seen.facts.get('lost') or 'whose lock it is was not told'}"
+        if seen.broke:
+            return f"{host}: whose lock it is could not be asked ({seen.problem.rstrip('. ')})"
+    if all(seen.facts is None for seen in found.values()):
+        return "Whose lock it is is not known: no rank answers"
+    return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
 from ansible.module_utils.sparklanes.release.cause import unknown, weigh
-from ansible.module_utils.sparklanes.release.transaction import DeploymentState
+from ansible.module_utils.sparklanes.release.transaction import DeploymentState, unreadable
 
 Facts = Mapping[str, Any]
 
@@ -31,6 +31,9 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
 
     if unknown(now) or not now:
         return none(unknown(now) or "no rank was asked")
+    for host, seen in now.items():
+        if unread := unreadable(seen.facts) or str(((seen.facts or {}).get("last_good") or {}).get("unreadable") or ""):
+            return none(f"{host}: {unread}")
     states = {host: DeploymentState.from_dict((seen.facts or {}).get("deployment_state")) for host, seen in now.items()}
     releases = {state.last_good for state in states.values()}
     if releases == {""}:

@@ -27,8 +27,8 @@ def failed(checks: list[Check]) -> set[str]:
 
 
 def gate_a(known: Any, lanes: Any = None, **given: Any) -> list[Check]:
-    more = {"fatal": ["machine"], "break_lock": False, "forget_deaths": False} | given
-    return launch.gate_a(known, HOSTS, SPECS, lanes or {}, "mine", 1000.0, 1001.0, **more)
+    more = {"fatal": ["machine"], "break_lock": "", "forget_deaths": False} | given
+    return launch.gate_a(known, HOSTS, SPECS, lanes or {}, "mine", 1001.0, **more)
 
 
 def test_a_ready_deployment_passes_both_gates() -> None:
@@ -69,7 +69,8 @@ def test_a_persons_decisions_lift_what_they_name_and_nothing_else() -> None:
     other = {"id": "theirs", "phase": "boot", "controller": "desk", "opened": 1, "heartbeat": 990, "lease_seconds": 60}
     known = world({"s1": facts(transaction=other, deployment_state={"deaths": ["a", "b"]}), "s2": facts()})
     assert failed(gate_a(known)) == {"s1 LOCK.FREE", "s1 DEATHS.EXPLAINED"}
-    assert failed(gate_a(known, break_lock=True)) == {"s1 DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, break_lock="theirs")) == {"s1 DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, break_lock="true")) == {"s1 LOCK.FREE", "s1 DEATHS.EXPLAINED"}
     assert failed(gate_a(known, forget_deaths=True)) == {"s1 LOCK.FREE"}
 
 

@@ -92,7 +92,7 @@ def world(known: dict[str, Any], **more: dict[str, Any]) -> dict[str, dict[str, 
 
 def gate_a(known: dict[str, Any], **more: dict[str, Any]) -> dict[str, Check]:
     """Checks by host and id; of several under one id one that failed, if any."""
-    made = launch.gate_a(world(known, **more), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0)
+    made = launch.gate_a(world(known, **more), HOSTS, SPECS, {}, "mine", 1001.0)
     return {f"{check.host} {check.id}": check for check in sorted(made, key=lambda check: check.status == "fail")}
 
 
@@ -127,7 +127,7 @@ def test_a_ready_fleet_passes() -> None:
 
 def test_the_controller_needs_room_for_what_it_fetches(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def judged(folder: str) -> Check:
-        made = launch.gate_a(world({host: facts() for host in HOSTS}), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0, receipts=folder)
+        made = launch.gate_a(world({host: facts() for host in HOSTS}), HOSTS, SPECS, {}, "mine", 1001.0, receipts=folder)
         return next(check for check in made if check.id == "DISK.ROOM" and check.host == "controller")
 
     monkeypatch.setattr(launch.room, "LEAST", {**launch.room.LEAST, "receipts": 1})
@@ -269,10 +269,10 @@ def test_who_has_the_gpu_and_is_not_ours(more: dict[str, Any], words: str) -> No
 def test_a_lane_keeps_its_gpu_gates_however_it_asks(options: dict[str, Any]) -> None:
     specs = {host: {**SPECS[host], "options": options} for host in HOSTS}
     known = {host: facts() for host in HOSTS}
-    before = {check.id: check for check in launch.gate_a(world(known), HOSTS, specs, {}, "mine", 1000.0, 1001.0)}
+    before = {check.id: check for check in launch.gate_a(world(known), HOSTS, specs, {}, "mine", 1001.0)}
     assert "GPU.DRIVER" in before
     assert "DOCKER.GPU" in before
-    untold = launch.gate_a(world(known, gates_host={}), HOSTS, specs, {}, "mine", 1000.0, 1001.0)
+    untold = launch.gate_a(world(known, gates_host={}), HOSTS, specs, {}, "mine", 1001.0)
     assert {check.found for check in untold if check.id == "DOCKER.GPU"} == {"not measured: Docker was not asked"}
     assert "GPU.IDLE" in {check.id for check in gate_b(known, specs)}
 

@@ -81,7 +81,7 @@ LANE = {"lane_gpu_memory_utilization": 0.9, "lane_gpu_arch": "sm_121"}
 # How each rule judges s2, of which it has this result.
 CHECKS: dict[str, Callable[[Any], list[Check]]] = {
     "gate A": lambda bad: launch.gate_a(
-        world(GOOD, gates_readiness={"s1": looked(), "s2": bad}), HOSTS, SPECS, {}, "mine", 1000.0, 1001.0
+        world(GOOD, gates_readiness={"s1": looked(), "s2": bad}), HOSTS, SPECS, {}, "mine", 1001.0
     ),
     "weights": lambda bad: [readiness.staged("s2", "WEIGHTS.STAGED", bad)],
     "overlays": lambda bad: [readiness.staged("s2", "OVERLAYS.STAGED", bad)],
@@ -115,7 +115,7 @@ CHECKS: dict[str, Callable[[Any], list[Check]]] = {
     ),
     "hosts kept": lambda bad: gates_hosts.hosts_kept({"s2": bad}, {}, 0.0),
     "before a reboot": lambda bad: reboot.before_reboot(
-        second("reboot_seen", seen(bad), seen(looked())), HOSTS, "sparks", "mine", 0.0
+        second("reboot_seen", seen(bad), seen(looked())), HOSTS, "sparks", "mine"
     ),
     "no work on a GPU": lambda bad: reboot.gpu_free({"s1": {"reboot_stopped": looked()}, "s2": {"reboot_stopped": bad}}, HOSTS),
     "after a reboot, readiness": lambda bad: after(readiness=bad),
@@ -183,14 +183,14 @@ def test_no_decision_is_made_on_what_is_not_known(bad: str) -> None:
     assert launch.other_lane(one, "tiny") == ""
     assert forcing.identity("s2", {"rank": 1, "image": "r@sha256:1", "mounts": []}, one)["weights"] == []
     known = world(GOOD, gates_readiness=dict.fromkeys(HOSTS, one))
-    made = launch.gate_a(known, HOSTS, SPECS, dict.fromkeys(HOSTS, LANE), "mine", 1000.0, 1001.0)
+    made = launch.gate_a(known, HOSTS, SPECS, dict.fromkeys(HOSTS, LANE), "mine", 1001.0)
     assert [one for one in made if one.id.startswith(("IMAGE.", "BUDGET.")) and one.status == "pass"] == []
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_the_screen_of_status_shows_it(bad: str) -> None:
     known = second("status_readiness", BAD[bad], looked(), status_rank={"s1": {"running": True}, "s2": BAD[bad]})
-    text = "\n".join(release_status.status(known, HOSTS))
+    text = "\n".join(release_status.status(known, HOSTS, "no such folder"))
     if bad.startswith("failed"):
         assert f"the look failed: {WORDS}" in text
         assert "over ssh" not in text

@@ -437,7 +437,7 @@ def test_what_a_reboot_would_hurt_is_named() -> None:
     facts = {"docker": {"version": "28"}, "containers": [stranger], "transaction": {}}
     seen = {"s1": {"readiness": facts}, "s2": {"unreachable": True}}
     known = {host: {"reboot_seen": {"before": {"readiness": result}}} for host, result in seen.items()}
-    made = reboot.before_reboot(known, ["s1", "s2"], "sparks", "t1", 0.0)
+    made = reboot.before_reboot(known, ["s1", "s2"], "sparks", "t1")
     failed = {(check.id, check.host) for check in made if check.status == FAIL}
     assert failed == {("CONTAINER.FOREIGN", "s1"), ("NODE.REACHABLE", "s2")}
 

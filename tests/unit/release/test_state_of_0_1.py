@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.common.clock import Moment
 from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.docker.containers import parse_inspect
 from ansible.module_utils.sparklanes.host import boots
@@ -75,12 +76,14 @@ def test_a_launch_that_was_interrupted_is_an_open_transaction(tmp_path: Path, no
     assert held is not None
     assert (held.phase, held.lane, held.from_release, held.to_release) == ("start", "sandbox_tiny", SERVES, WANTED)
     assert held.id == "20261201T005555Z-2f18f9fb"
-    assert refusal(held, "another", held.heartbeat + 1), "it keeps others out"
-    assert not refusal(held, held.id, held.heartbeat + 1), "and lets its own go on"
-    assert held.expired(held.heartbeat + held.lease_seconds + 1)
+    assert refusal(held, "another", 1.0), "it keeps others out"
+    assert not refusal(held, held.id, 1.0), "and lets its own go on"
+    later = Moment(held.heartbeat + held.lease_seconds + 1, "a boot", 5.0)
+    assert held.expired(held.age(later))
     assert here.state().last_good == SERVES
     assert here.releases() == sorted([SERVES, WANTED])
-    _, after = here.close(held.id, held.heartbeat + 5, {"status": FAILED, "reason": "interrupted"}, break_lock=False)
+    _, after = here.close(held.id, later, {"status": FAILED, "reason": "interrupted"})
+    assert after is not None
     assert (after.status, after.last_good) == (FAILED, SERVES), "and this version can end it"
     assert here.transaction() is None
 

@@ -99,6 +99,41 @@ FLAT_FLAGS = {
 }
 # Other spellings that engines know for them.
 SAME_FLAG = {"--kv-cache-memory": "--kv-cache-memory-bytes"}
+# Flags that engines had once, or that people write out of habit: what to write instead. Names of vLLM's own deprecations and releases.
+GONE = {
+    "--disable-log-requests": "remove it: requests are logged only with --enable-log-requests",
+    "--enable-reasoning": "--reasoning-parser alone",
+    "--guided-decoding-backend": "--structured-outputs-config: {backend: NAME}",
+    "--guided-decoding-disable-fallback": "remove it: a backend that is named has no fallback",
+    "--guided-decoding-disable-any-whitespace": "--structured-outputs-config: {disable_any_whitespace: true}",
+    "--guided-decoding-disable-additional-properties": "--structured-outputs-config: {disable_additional_properties: true}",
+    "--speculative-model": "--speculative-config: {model: PATH}",
+    "--num-speculative-tokens": "--speculative-config: {num_speculative_tokens: N}",
+    "--speculative-draft-tensor-parallel-size": "--speculative-config: {draft_tensor_parallel_size: N}",
+    "--ngram-prompt-lookup-max": "--speculative-config: {prompt_lookup_max: N}",
+    "--ngram-prompt-lookup-min": "--speculative-config: {prompt_lookup_min: N}",
+    "--task": "--runner and --convert",
+    "--override-pooler-config": "--pooler-config",
+    "--rope-scaling": "--hf-overrides: {rope_parameters: {…}}",
+    "--rope-theta": "--hf-overrides: {rope_parameters: {rope_theta: N}}",
+    "--max-seq-len-to-capture": "--max-cudagraph-capture-size",
+    "--cuda-graph-sizes": "--cudagraph-capture-sizes",
+    "--disable-mm-preprocessor-cache": "--mm-processor-cache-gb: 0",
+    "--enable-multimodal-encoder-data-parallel": "--mm-encoder-tp-mode: data",
+    "--num-redundant-experts": "--eplb-config: {num_redundant_experts: N}",
+    "--eplb-window-size": "--eplb-config: {window_size: N}",
+    "--eplb-step-interval": "--eplb-config: {step_interval: N}",
+    "--eplb-log-balancedness": "--eplb-config: {log_balancedness: true}",
+    "--worker-use-ray": "--distributed-executor-backend",
+    "--engine-use-ray": "--distributed-executor-backend",
+    "--swap-space": "remove it: this engine recomputes and swaps no cache",
+    "--num-scheduler-steps": "remove it: --async-scheduling took its place",
+    "--use-v2-block-manager": "remove it",
+    "--num-lookahead-slots": "remove it: it follows from --speculative-config",
+    "--preemption-mode": "remove it: this engine recomputes",
+    "--calculate-kv-scales": "remove it: scales of an fp8 cache come from the checkpoint",
+    "--device": "remove it: the image decides",
+}
 # What follows from the deployment, and where it comes from.
 DERIVED_FLAGS = {
     "--nnodes": "it is lane_nodes",
@@ -140,6 +175,11 @@ def names() -> frozenset[str]:
 def known(flag: str) -> bool:
     """An engine has the flag, under its usual name or one of its own."""
     return flag in names() or any(flag in own.values() for own in _SPELLINGS.values())
+
+
+def successor(flag: str) -> str:
+    """What to write instead of a flag that is gone, empty where nobody knows."""
+    return GONE.get(canonical_flag(flag.partition(".")[0]), "")
 
 
 def spellings(version: str) -> dict[str, str]:

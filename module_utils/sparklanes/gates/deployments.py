@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, Check, judged
+from ansible.module_utils.sparklanes.engine.flags import FLAT_FLAGS
+from ansible.module_utils.sparklanes.lane.agreement import disagreements
 
 DEFAULT = "sparks"
 
@@ -67,31 +69,18 @@ def size_check(deployment: str, hosts: Sequence[str], lane: Mapping[str, Any]) -
     )
 
 
-# What all ranks must agree on; the rest may differ by host where a person says so.
-AGREED = (
-    "lane_id",
-    "lane_nodes",
-    "lane_tensor_parallel_size",
-    "lane_pipeline_parallel_size",
-    "lane_image",
-    "lane_port",
-    "lane_master_port",
-    "lane_served_model_name",
-    "lane_max_model_len",
-)
+def agreement_checks(deployment: str, lanes: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """All ranks run the same lane, image and shape, with the same flags and environment; a row for each thing in which they differ.
 
-
-def agreement_check(deployment: str, lanes: Mapping[str, Mapping[str, Any]]) -> Check:
-    """All ranks run the same lane, image and shape."""
-    hosts = list(lanes)
-    for name in AGREED:
-        values = {host: lanes[host].get(name) for host in hosts}
-        odd = [host for host in hosts if values[host] != values[hosts[0]]]
-        if odd:
-            found = f"{name} is {values[hosts[0]]} on {hosts[0]}, but {values[odd[0]]} on {', '.join(odd)}"
-            remedy = "Set it for the whole deployment: in its group's variables or by -e."
-            return Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one value on all ranks", remedy)
-    return Check("DEPLOYMENT.AGREE", deployment, PASS, "all ranks agree")
+    lanes: host → its resolved lane, the head first.
+    """
+    made = []
+    for name, values in disagreements(lanes).items():
+        found = ", but ".join(f"{value:.120} on {', '.join(hosts)}" for value, hosts in values.items())
+        shown = f"{FLAT_FLAGS[name]} ({name})" if name in FLAT_FLAGS else name
+        remedy = f"Set it for the whole deployment, in its group's variables or by -e; where it shall differ: lane_per_rank: {{{name}: REASON}}."
+        made.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, f"{shown} is {found}", "one value on all ranks", remedy))
+    return made or [Check("DEPLOYMENT.AGREE", deployment, PASS, "all ranks agree")]
 
 
 def address_checks(id: str, what: str, addresses: Mapping[str, str | None]) -> list[Check]:

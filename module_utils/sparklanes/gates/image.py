@@ -12,7 +12,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.docker.probe import DISTRIBUTIONS
-from ansible.module_utils.sparklanes.engine.flags import canonical_flag
+from ansible.module_utils.sparklanes.engine.flags import canonical_flag, successor
 
 
 def versions_of(packages: Mapping[str, str], library: str) -> list[str]:
@@ -82,7 +82,7 @@ def flag_checks(host: str, probe: Mapping[str, Any], command: Sequence[str]) -> 
         return [Check("IMAGE.FLAGS", host, WARN, told, "the engine's own --help was read", "Run site.yml while no lane serves.")]
     names = {canonical_flag(flag) for flag in known} | set(known)
     unknown = [flag for flag in used if not _knows(names, flag)]
-    hints = [f"{flag}: {did_you_mean(flag, sorted(known))}".rstrip(": ") for flag in unknown]
+    hints = [f"{flag}: {successor(flag) or did_you_mean(flag, sorted(known))}".rstrip(": ") for flag in unknown]
     remedy = "Spell it as this engine does (lane_flag_names), or remove it (null). " + " ".join(hints)
     if not unknown:
         return [Check("IMAGE.FLAGS", host, PASS, f"{len(set(used))} flags known")]

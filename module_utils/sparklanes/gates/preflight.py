@@ -75,15 +75,20 @@ def choice_check(host: str, variables: Mapping[str, Any], known: Sequence[str], 
     return Check("LANE.CHOICE", host, PASS, f"lane {lane}")
 
 
-def shared_check(host: str, variables: Mapping[str, Any], shared: Sequence[str]) -> Check:
-    """The family and the kit that a lane names exist; Ansible passes over a file that isn't there without a word."""
+def shared_check(host: str, variables: Mapping[str, Any], groups: Mapping[str, Sequence[str]], shared: Sequence[str]) -> Check:
+    """The family and the kit that a lane names exist and were loaded; Ansible passes over a file that isn't there without a word."""
     for kind in ("family", "kit"):
         name = str(variables.get(f"lane_{kind}") or "")
-        if name and f"{kind}_{name}" not in shared:
-            known = [group.removeprefix(f"{kind}_") for group in shared if group.startswith(f"{kind}_")]
-            remedy = did_you_mean(name, known) or f"Write group_vars/{kind}_{name}.yml, or correct lane_{kind}."
-            found = f"lane_{kind} is {name}, but there is no group_vars/{kind}_{name}.yml"
+        group = f"{kind}_{name}"
+        if name and group not in shared:
+            known = [other.removeprefix(f"{kind}_") for other in shared if other.startswith(f"{kind}_")]
+            remedy = did_you_mean(name, known) or f"Write group_vars/{group}.yml, or correct lane_{kind}."
+            found = f"lane_{kind} is {name}, but there is no group_vars/{group}.yml"
             return Check("LANE.CHOICE", host, FAIL, found, ", ".join(known) or "none is there", remedy)
+        if name and host not in (groups.get(group) or []):
+            found = f"the variables of the lane's {kind} {name} were not loaded: {host} is not in the group {group}"
+            remedy = f"inventory/lanes makes that group, and stands last: -i inventory/shipped -i YOURS -i inventory/lanes (by hand: {group} below sparks, with {host} in it)."
+            return Check("LANE.CHOICE", host, FAIL, found, f"a member of group {group}", remedy)
     return Check("LANE.CHOICE", host, PASS, f"lane {variables.get('lane')}")
 
 
@@ -121,7 +126,7 @@ def preflight(
         members = [host for host in groups.get(deployment) or [] if host in names]
         if needs == "launch":
             checks += gates_deployments.scope_refusals(play_hosts, members, deployment)
-        checks += _deployment(deployment, members, hostvars, known, options, needs, shared)
+        checks += _deployment(deployment, members, hostvars, groups, known, options, needs, shared)
     return checks
 
 
@@ -147,6 +152,7 @@ def _deployment(
     deployment: str,
     hosts: Sequence[str],
     hostvars: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sequence[str]],
     known: Sequence[str],
     options: Schema,
     needs: str,
@@ -158,7 +164,7 @@ def _deployment(
     for host in hosts:
         choice = choice_check(host, hostvars[host], known, needs)
         if choice.status == PASS and shared is not None:
-            choice = shared_check(host, hostvars[host], shared)
+            choice = shared_check(host, hostvars[host], groups, shared)
         checks.append(choice)
         if choice.status != PASS:
             # Without a lane, a mistyped -e lane_… is still one.
@@ -179,7 +185,7 @@ def _deployment(
     if lanes and len(lanes) == len(hosts):
         checks += [
             gates_deployments.size_check(deployment, hosts, lanes[hosts[0]]),
-            gates_deployments.agreement_check(deployment, lanes),
+            *gates_deployments.agreement_checks(deployment, lanes),
         ]
         if needs == "launch":
             checks += [negative_check(lanes[hosts[0]], deployment), *launch_refusals(lanes[hosts[0]], deployment)]

@@ -11,6 +11,7 @@ from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_check
 from ansible.module_utils.sparklanes.common.sizes import MIB, TIB
 from ansible.module_utils.sparklanes.engine.flags import canonical_flag
 from ansible.module_utils.sparklanes.host import sysctl
+from ansible.module_utils.sparklanes.lane.exclusions import exclusions
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
@@ -108,6 +109,8 @@ def _conflicts(view: View) -> Iterator[Fault]:
             "a step that holds a whole prompt",
             "Remove --no-enable-chunked-prefill, or raise lane_max_num_batched_tokens.",
         )
+    for found, expected, remedy in exclusions(view):
+        yield _conflict(found, expected, remedy)
     for flag in lane["lane_engine_args"]:
         name = canonical_flag(flag)
         if name.startswith("--no-") and view.args.get(f"--{name[5:]}") is not None:

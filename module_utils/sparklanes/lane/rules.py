@@ -31,11 +31,16 @@ _FLAG = re.compile(r"--[a-z0-9][A-Za-z0-9.-]*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# What starts the engine's API, as a program or as a module of Python.
+_SERVES = re.compile(r"\bserve\b|\bapi_server\b")
+# A GPU asked for as a device: by CDI, or by its node.
+_GPU_DEVICE = re.compile(r"nvidia\.com/gpu|/dev/nvidia")
 RULES = {
     "LANE.FLAGS": "every flag has one spelling",
     "LANE.ENV": "no fabric, no secrets, no empty values",
     "LANE.WORLD": "one rank a host",
     "LANE.FILES": "well-formed hashes and mounts",
+    "LANE.CONTAINER": "serves, on a GPU where it needs one",
 }
 FABRIC_SOURCES = (
     "rank",
@@ -54,7 +59,7 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 
 def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     """What a resolved lane says that no rank could honour."""
-    faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane)]
+    faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane), *_container_faults(lane)]
     checks: list[Check] = as_checks(faults, host, RULES)
     return checks
 
@@ -200,6 +205,27 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     for target, times in targets.items():
         if times > 1:
             yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
+
+
+def _container_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
+    """A container that begins with the model's path as a program, or sees no GPU, ends after the old ranks were stopped."""
+    container, arch = lane["lane_container"], str(lane["lane_gpu_arch"])
+    begun = [container["entrypoint"]] if container["entrypoint"] else list((lane["lane_image"] or {}).get("entrypoint") or [])
+    words = " ".join(map(str, [*begun, *(container["command_prefix"] or [])]))
+    if not _SERVES.search(words):
+        remedy = (
+            "Set lane_container_site: {entrypoint: vllm, command_prefix: [serve]}; where the image's own ENTRYPOINT serves, say so: "
+            "lane_image_site: {entrypoint: [vllm, serve]}, which gate A compares."
+        )
+        found = f"before the path of the model stands {words!r}" if words else "nothing stands before the path of the model"
+        yield Fault("LANE.CONTAINER", found, "vllm serve", remedy)
+    if (
+        arch.startswith("sm_")
+        and not container["gpus"]
+        and not any(_GPU_DEVICE.search(str(item)) for item in container["devices"])
+    ):
+        found = f"lane_gpu_arch is {arch}, and the container asks for no GPU"
+        yield Fault("LANE.CONTAINER", found, "lane_container.gpus", "Set lane_container_site: {gpus: all}.")
 
 
 def negative_check(lane: Mapping[str, Any], host: str) -> Check:

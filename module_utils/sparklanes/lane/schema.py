@@ -17,11 +17,28 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
 from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.engine import flags as engine_flags
 
 PREFIX = "lane_"
 # In the order in which they are merged; what all Sparks share, the family and the kit lie below the lane's own, the others above.
 LAYERS = ("_sparks", "_family", "_kit", "", "_site", "_host", "_override")
 SITE_FILE = "inventory/fleet/group_vars/lane_{lane}.yml"
+
+# Names of other projects, of flags, and of habit: what a lane calls it. Nearness of spelling would answer some of them wrongly.
+HABITS = {
+    "lane_api_port": "lane_port",
+    "lane_args": "lane_engine_args_site",
+    "lane_context": "lane_max_model_len",
+    "lane_context_length": "lane_max_model_len",
+    "lane_env": "lane_engine_env_site",
+    "lane_flags": "lane_engine_args_site",
+    "lane_kv_cache": "lane_kv_cache_memory_bytes",
+    "lane_max_context": "lane_max_model_len",
+    "lane_model_name": "lane_served_model_name",
+    "lane_nnodes": "lane_nodes",
+    "lane_tp": "lane_tensor_parallel_size",
+    "lane_pp": "lane_pipeline_parallel_size",
+}
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -252,8 +269,29 @@ def _unknown_names(given: Mapping[str, Any], options: Schema) -> Iterator[Fault]
                 "LANE.NAMES",
                 f"{name} is no variable of a lane",
                 "a name of roles/lane/meta/argument_specs.yml",
-                did_you_mean(name, known) or "See roles/lane/README.md for the names.",
+                _meant(name, options, known) or "See roles/lane/README.md for the names.",
             )
+
+
+def _meant(name: str, options: Schema, known: list[str]) -> str:
+    """What to write instead of an unknown name: a habit from elsewhere, a part of another variable, a flag, or the nearest name."""
+    if name in HABITS:
+        return f"Write {HABITS[name]}."
+    for option in options.values():
+        part = name.removeprefix(f"{option.name}_")
+        if part != name and part in option.options and option.type == "dict":
+            return f"It is a part of {option.name}: write {option.name}_site: {{{part}: …}}."
+    near = did_you_mean(name, known)
+    holders = [
+        option.name for option in options.values() if option.type == "dict" and name.removeprefix(PREFIX) in option.options
+    ]
+    if not near and len(holders) == 1:
+        return f"It is a part of {holders[0]}: write {holders[0]}_site: {{{name.removeprefix(PREFIX)}: …}}."
+    flag = f"--{name.removeprefix(PREFIX).replace('_', '-')}"
+    if near or not engine_flags.known(flag):
+        return near
+    variable = {**engine_flags.FLAT_FLAGS, **engine_flags.HEAD_FLAGS}.get(flag)
+    return f"Write {variable}." if variable else f"It is a flag of the engine: write lane_engine_args_site: {{{flag}: …}}."
 
 
 def _value(option: Option, given: Mapping[str, Any]) -> tuple[Any, list[Fault]]:

@@ -33,8 +33,9 @@ def unknown(view: View) -> Iterator[str]:
     for flag in view.lane["lane_engine_args"]:
         name = canonical_flag(flag.split(".")[0])
         if not engine_flags.known(name):
-            near = nearest(name, engine_flags.names())
-            yield f"no engine that we know has {flag}{f'; did you mean {near}?' if near else ''}"
+            gone, near = engine_flags.successor(name), nearest(name, engine_flags.names())
+            hint = f"; instead: {gone}" if gone else f"; did you mean {near}?" if near else ""
+            yield f"no engine that we know has {flag}{hint}"
 
 
 @RULES.add(

@@ -26,6 +26,7 @@ def variables(lane: str = "alpha", **more: Any) -> dict[str, Any]:
         "lane_image": {"repository": "r/e", "digest": "sha256:" + "a" * 64},
         "lane_model": {"repo": "a/b", "revision": "b" * 40, "path": "/m", "container_path": "/m"},
         "lane_served_model_name": ["x"],
+        "lane_container": {"entrypoint": "vllm", "command_prefix": ["serve"], "gpus": "all"},
     }
     return loaded | more
 
@@ -141,7 +142,7 @@ def test_deployments_that_are_no_groups(names: dict[str, str], words: str) -> No
 def test_ranks_that_disagree() -> None:
     check = the_bad(judge(pairs(lane_max_model_len=4096), PAIRS, ["s3", "s4"]))
     assert check.id == "DEPLOYMENT.AGREE"
-    assert "lane_max_model_len is None on s3, but 4096 on s4" in check.found
+    assert check.found == "lane_max_model_len (--max-model-len) is absent on s3, but 4096 on s4"
 
 
 def test_three_ways_to_have_no_lane_get_three_sentences() -> None:

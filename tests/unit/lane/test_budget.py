@@ -232,6 +232,7 @@ def test_preflight_refuses_by_numbers_alone() -> None:
         "lane_image": {"repository": "r/e"},
         "lane_model": {"repo": "a/b", "path": "/m/b", "container_path": "/models/b"},
         "lane_served_model_name": ["x"],
+        "lane_container_family": {"command_prefix": ["vllm", "serve"], "gpus": "all"},
         "lane_memory": case["memory"],
     }
     hosts = ["s1", "s2", "s3", "s4"]

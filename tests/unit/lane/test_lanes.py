@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -13,12 +14,15 @@ import yaml
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean, nearest
+from ansible.module_utils.sparklanes.engine import flags
 from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
+from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
+from ansible.module_utils.sparklanes.traps import engine as traps_engine
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +38,7 @@ TINY: dict[str, Any] = {
     "lane_image": {"repository": "registry.test:5000/engine", "digest": DIGEST},
     "lane_model": {"repo": "a/b", "revision": REVISION, "path": "/srv/models/tiny", "container_path": "/models/tiny"},
     "lane_served_model_name": ["tiny"],
+    "lane_container_family": {"entrypoint": "vllm", "command_prefix": ["serve"], "gpus": "all"},
 }
 HOSTS = ["s1", "s2"]
 FABRICS: dict[str, dict[str, Any]] = {
@@ -281,9 +286,97 @@ def test_whole_sizes_are_exact(number: int, unit: str) -> None:
     assert exact_bytes(f"{number}{unit}") == number * factor
 
 
-def test_suggestions() -> None:
-    assert nearest("lane_pot", ["lane_port", "lane_id"]) == "lane_port"
-    assert did_you_mean("zzz", ["lane_port"]) == ""
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("lane_pot", ["lane_port", "lane_id"], "lane_port"),
+        ("lane_prot", ["lane_port", "lane_id"], "lane_port"),
+        ("alhpa", ["alpha", "beta"], "alpha"),
+        ("--max_num_seq", ["--max-num-seqs", "--max-model-len"], "--max-num-seqs"),
+        ("lane_max_modellen", ["lane_max_model_len"], "lane_max_model_len"),
+        ("lane_max_model_length", ["lane_max_model_len", "lane_model"], "lane_max_model_len"),
+        ("lane_max_len", ["lane_max_model_len", "lane_model"], "lane_max_model_len"),
+        # Near in spelling and far in meaning: no hint.
+        ("zzz", ["lane_port"], None),
+        ("--disable-log-requests", ["--enable-log-requests", "--no-enable-log-requests"], None),
+        ("--guided-decoding-backend", ["--kda-decode-backend"], None),
+        ("lane_api_port", ["lane_api_host"], None),
+        ("lane_model_path", ["lane_model_kit"], None),
+        ("lane_boot_stall", ["lane_boot_stagger"], None),
+        ("", ["a"], None),
+    ],
+)
+def test_suggestions(name: str, known: list[str], meant: str | None) -> None:
+    assert nearest(name, known) == meant
+    assert did_you_mean(name, known) == (f"Did you mean {meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lane_api_port", "Write lane_port."),
+        ("lane_model_path", "write lane_model_site: {path: …}"),
+        ("lane_image_digest", "write lane_image_site: {digest: …}"),
+        ("lane_shm_size", "write lane_container_site: {shm_size: …}"),
+        ("lane_dtype", "write lane_engine_args_site: {--dtype: …}"),
+        ("lane_host", "Write lane_api_host."),
+        ("lane_qqqq", "See roles/lane/README.md"),
+    ],
+)
+def test_what_people_call_it_is_answered_by_meaning(name: str, words: str) -> None:
+    _, checks = resolve(**{name: "x"})
+    assert words in the_fault(checks, "LANE.NAMES").remedy
+    assert set(lane_schema.HABITS) & set(lane_schema.known_names(OPTIONS)) == set()
+    for meant in lane_schema.HABITS.values():
+        assert meant in lane_schema.known_names(OPTIONS)
+
+
+def test_a_flag_that_is_gone_has_its_successor() -> None:
+    for gone, instead in flags.GONE.items():
+        assert not flags.known(gone), gone
+        for flag in re.findall(r"--[a-z][a-z-]+", instead):
+            assert flags.known(flag), f"{gone}: {instead}"
+    view = View(lane(lane_engine_args={"--disable_log_requests": True, "--guided-decoding-backend": "xgrammar"}))
+    first, second = traps_engine.unknown(view)
+    assert first.endswith("instead: remove it: requests are logged only with --enable-log-requests")
+    assert second.endswith("instead: --structured-outputs-config: {backend: NAME}")
+
+
+# --- the container ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"lane_container_family": {"gpus": "all"}}, "nothing stands before the path of the model"),
+        ({"lane_container_family": {"gpus": "all", "command_prefix": ["vllm"]}}, "'vllm'"),
+        ({"lane_container_family": {"gpus": "all", "entrypoint": "bash"}}, "'bash'"),
+        ({"lane_container_family": {"entrypoint": "vllm", "command_prefix": ["serve"]}}, "asks for no GPU"),
+        ({"lane_container_override": {"gpus": None}, "lane_gpu_arch": "sm_90"}, "asks for no GPU"),
+    ],
+)
+def test_a_container_that_could_not_serve(more: dict[str, Any], words: str) -> None:
+    assert words in the_fault(lane_rules.lane_checks(lane(**more), "s1"), "LANE.CONTAINER").found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lane_container_override": {"gpus": None}, "lane_gpu_arch": "cpu"},
+        {"lane_container_override": {"gpus": None, "devices": ["nvidia.com/gpu=all"]}},
+        {"lane_container_family": {"gpus": "all"}, "lane_image_override": {"entrypoint": ["vllm", "serve"]}},
+        {"lane_container_family": {"gpus": "all", "command_prefix": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}},
+        {
+            "lane_container_family": {
+                "gpus": "all",
+                "entrypoint": "bash",
+                "command_prefix": ["-lc", 'exec vllm serve "$@"', "vllm"],
+            }
+        },
+    ],
+)
+def test_ways_to_start_the_engine(more: dict[str, Any]) -> None:
+    assert faults(lane_rules.lane_checks(lane(**more), "s1"), "LANE.CONTAINER") == []
 
 
 # --- rules -----------------------------------------------------------------------------------------------------
@@ -462,7 +555,7 @@ def test_paths_are_looked_up_in_dicts_and_lists() -> None:
 def test_the_head() -> None:
     made = spec(lane_api_host="192.168.1.11", lane_port="8001")
     assert made["container"] == "sparklanes-sparks-rank0"
-    assert made["command"][0] == "/models/tiny"
+    assert made["command"][:2] == ["serve", "/models/tiny"]
     text = shlex.join(made["command"])
     assert "--host 192.168.1.11 --port 8001" in text
     assert "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500" in text
@@ -607,7 +700,9 @@ def test_the_command_for_docker() -> None:
     assert "--rm" not in argv
     assert not any(word.startswith("VLLM_API_KEY=") for word in argv)
     # Options that a lane leaves out are not there at all.
-    assert not {"--memory", "--shm-size", "--gpus", "--entrypoint"} & set(rank_spec.docker_create_argv(spec()))
+    assert not {"--memory", "--shm-size", "--gpus", "--entrypoint"} & set(
+        rank_spec.docker_create_argv(spec(lane_container_family={}))
+    )
 
 
 def test_the_text_for_people_is_the_same_command() -> None:

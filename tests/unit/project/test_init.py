@@ -74,7 +74,7 @@ def test_a_node_takes_few_lines(more: dict[str, Any]) -> None:
         (request(name="pair-a"), "can't be an inventory group"),
         (request(name="sparks"), "has a meaning of its own"),
         (request(name="lane_x"), "has a meaning of its own"),
-        (request(controller_is="192.168.1.13"), "Did you mean 192.168.1.12?"),
+        (request(controller_is="192.168.1.13"), "Did you mean 192.168.1.11?"),
         (request(taken={"192.168.1.12": "10-fleet.yml"}), "192.168.1.12 already stands in 10-fleet.yml"),
         (request(user="root; rm"), "no name of a Linux user"),
         (fleet_file.Request(addresses=()), "No address was given"),

@@ -12,6 +12,9 @@ short_description: Tell how the rank of a deployment on this Spark is doing
 description:
   - Reads the rank's container and its log, how far its boot is, what it measured, why it failed.
   - A container that ended is a failure whatever its exit code says. A crashed head was seen to exit with 0.
+  - While the container runs and O(health_url) answers 200, a line of the log alone is a C(warning) and no failure. A rank on TCP sockets where RDMA was
+    asked for has failed all the same.
+  - Lines by which an engine only says that it waits are no heartbeat, a stall that prints is a stall.
 options:
   deployment:
     description: Name of the deployment.
@@ -28,9 +31,17 @@ options:
         C(finished) is then true as soon as it does. It says nothing about the other ranks.
     type: str
   log_lines:
-    description: How many of the last lines of the log are read while the rank runs. All of it is read once it has ended.
+    description:
+      - How many of the last lines of the log are read while the rank runs, and at most 50,000 once it has ended. Fewer are where these
+        are over 64 MiB.
     type: int
     default: 3000
+  evidence:
+    description:
+      - Also look at the machine where the rank did not fail, for what another rank may have died of. Where this rank failed that is done anyway.
+      - Reads boot time, addresses, and of the kernel's log and the journal of Docker and of memory killers the time of this rank, at most two hours.
+    type: bool
+    default: false
   root:
     description: Where releases lie.
     type: path
@@ -71,6 +82,10 @@ failure:
   description: Empty, or the first cause that the log or the container tells, as one sentence.
   returned: always
   type: str
+warning:
+  description: Empty, or what the log of a rank says that is healthy all the same.
+  returned: always
+  type: str
 remedy:
   description: What to do about it.
   returned: always
@@ -92,7 +107,14 @@ heartbeat_age:
   returned: always
   type: float
 container:
-  description: Name, id, status, exit_code, oom_killed, started_at, finished_at and more; empty where there is none.
+  description: Name, id, status, exit_code, signal, oom_killed, error (of Docker), started_at, finished_at and more; empty where there is none.
+  returned: always
+  type: dict
+evidence:
+  description:
+    - What this machine says of the time of the rank - C(started), C(ended) and C(boot_time) in seconds since the epoch, C(addresses), C(kernel) and
+      C(journal) (findings with C(id), C(message), C(remedy), C(hardware_or_memory), C(line)), C(unread) (what could not be read, in words).
+    - Empty where nothing failed and O(evidence=false).
   returned: always
   type: dict
 log:
@@ -109,7 +131,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT
-from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.text import said
 from ansible.module_utils.sparklanes.docker.containers import (
     DEED_SECONDS,
     LABEL_DEPLOYMENT,
@@ -118,19 +140,40 @@ from ansible.module_utils.sparklanes.docker.containers import (
     Docker,
     DockerError,
 )
+from ansible.module_utils.sparklanes.docker.refusals import refusal_of
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.engine.lines import tells
+from ansible.module_utils.sparklanes.rank import evidence
 from ansible.module_utils.sparklanes.release.store import Store
+
+# Docker keeps what an engine wrote, and a server writes what it is asked: neither has an end of its own.
+MOST_BYTES, MOST_LINES, FEWEST_LINES = 64 << 20, 50_000, 100
+# Wrong from the boot on, however well it answers.
+ENDS_THOUGH_HEALTHY = frozenset({"socket_fallback"})
+
+
+def log_of(box: Container, lines: int) -> tuple[str, float | None]:
+    """The last lines of a container's log, and the time of the last that is a sign of life. Raises DockerError where it can't be read."""
+    while True:
+        argv = ["docker", "logs", "--timestamps", "--tail", str(lines), box.id]
+        rc, out, err = commands.run(argv, seconds=DEED_SECONDS, most_bytes=MOST_BYTES)
+        if rc != 0:
+            raise DockerError(f"the log of {box.name} could not be read (docker logs: exit {rc}): {said(err[-300:])}")
+        # What is over the limit is cut at its end, where the end of the rank stands: ask for less of it.
+        if len(out) + len(err) < MOST_BYTES // 2 or lines <= FEWEST_LINES:
+            # The engine writes to both streams; put in order by their stamps they are one log again.
+            return stamped("\n".join(sorted((out + err).splitlines(), key=in_order)))
+        lines = max(FEWEST_LINES, lines // 8)
 
 
 def stamped(text: str) -> tuple[str, float | None]:
-    """A log of `docker logs --timestamps` without its stamps, and the time (s since the epoch) of its last line."""
-    lines = text.splitlines()
+    """A log of `docker logs --timestamps` without its stamps, and the time (s since the epoch) of its last line that tells something."""
     last = None
     bare = []
-    for line in lines:
+    for line in text.splitlines():
         stamp, blank, rest = line.partition(" ")
         when = moment(stamp)
-        last = when if when is not None else last
+        last = when if when is not None and tells(rest) else last
         bare.append(rest if blank and when is not None else line)
     return "\n".join(bare), last
 
@@ -164,14 +207,21 @@ def answers(url: str) -> bool:
 
 def failure_of(box: Container, log: engine_log.RankLog) -> tuple[str, str]:
     """The first cause and its remedy; empty texts where nothing failed."""
-    how = f"{box.name} ended with exit code {box.exit_code}" + (", killed for memory" if box.oom_killed else "")
+    how = f"{box.name} ended with exit code {box.exit_code}" + (f" ({box.signal})" if box.signal else "")
+    how += ", killed for memory" if box.oom_killed else ""
     if log.failures:
         cause = log.failures[0]
         return cause.message + ("" if box.running else f" ({how})"), cause.remedy
     if box.running:
         return "", ""
     if box.error:
-        return f"{box.name} could not run: {box.error}", "Look at the image and its entrypoint."
+        refused = refusal_of(box.error, sure=True)
+        return (
+            f"{box.name} could not run: {said(box.error)}",
+            refused.remedy if refused else "Look at the image and its entrypoint.",
+        )
+    if log.exception:
+        return f"{how}; it raised {log.exception}", "Read the saved log of this rank."
     return f"{how} and its log names no cause we know; its last line: {log.last_line[:200]}", "Read the saved log of this rank."
 
 
@@ -191,6 +241,7 @@ def main() -> None:
             "transport": {"type": "str", "choices": ["roce", "socket"], "default": "roce"},
             "health_url": {"type": "str"},
             "log_lines": {"type": "int", "default": 3000},
+            "evidence": {"type": "bool", "default": False},
             "root": {"type": "path", "default": STATE_ROOT},
         },
         supports_check_mode=True,
@@ -199,41 +250,43 @@ def main() -> None:
     docker = Docker(commands.run)
     result: dict[str, Any] = {
         "running": False, "release": "", "lane": "", "api": {}, "finished": False, "failure": "", "job_failed": False, "error": "", "remedy": "", "hardware_or_memory": False,
-        "progress": "no rank runs here", "heartbeat_age": None, "container": {}, "log": {},
+        "progress": "no rank runs here", "heartbeat_age": None, "container": {}, "log": {}, "warning": "", "evidence": {},
     }  # fmt: skip
+    now = datetime.now(UTC).timestamp()
     try:
         boxes = docker.containers(f"label={LABEL_DEPLOYMENT}={params['deployment']}")
         if not boxes:
+            if params["evidence"]:
+                result["evidence"] = evidence.gather(None, None, now)
             module.exit_json(changed=False, **result)
         box = next((one for one in boxes if one.running), boxes[0])
-        tail = ["--tail", str(params["log_lines"])] if box.running else []
-        rc, out, err = commands.run(["docker", "logs", "--timestamps", *tail, box.id], seconds=DEED_SECONDS, most_bytes=GIB)
-        if rc != 0:
-            module.fail_json(msg=f"the log of {box.name} could not be read (docker logs: exit {rc}): {err.strip()[-300:]}")
-        # The engine writes to both streams; put in order by their stamps they are one log again.
-        text, last = stamped("\n".join(sorted((out + err).splitlines(), key=in_order)))
+        text, last = log_of(box, params["log_lines"] if box.running else MOST_LINES)
     except DockerError as error:
         module.fail_json(msg=str(error))
     log = engine_log.read(text, params["transport"])
     failure, remedy = failure_of(box, log)
-    now = datetime.now(UTC).timestamp()
-    started = moment(box.started_at)
+    started, ended = moment(box.started_at), None if box.running else moment(box.finished_at)
+    healthy = bool(params["health_url"] and box.running and answers(params["health_url"]))
+    if healthy and failure and not any(one.code in ENDS_THOUGH_HEALTHY for one in log.failures):
+        result["warning"], failure, remedy = failure, "", ""
+    if failure or params["evidence"]:
+        result["evidence"] = evidence.gather(started, ended, now)
     result.update(
         running=box.running,
         release=box.release,
         lane=box.labels.get(LABEL_LANE, ""),
         api=frozen_api(Store(params["deployment"], params["root"]), box.release),
+        finished=bool(failure) or healthy,
         failure=failure,
         job_failed=bool(failure),
         error=f"{failure}. {remedy}" if failure else "",
         remedy=remedy,
         hardware_or_memory=bool(failure) and (log.hardware_or_memory or box.oom_killed),
-        progress=f"failed: {failure}" if failure else log.progress,
+        progress=f"failed: {failure}" if failure else "serving" if healthy else log.progress,
         heartbeat_age=round(max(0.0, now - max(last or 0.0, started or 0.0)), 1) if box.running else None,
         container=box.to_dict(),
         log=log.to_dict(),
     )
-    result["finished"] = bool(failure) or bool(params["health_url"] and answers(params["health_url"]))
     module.exit_json(changed=False, **result)
 
 

@@ -78,7 +78,7 @@ def answer(state: dict[str, Any], args: list[str]) -> int:
     elif args[0] == "stop":
         box["State"] = {"Running": False, "Status": "exited", "ExitCode": 0}
     elif args[0] == "logs":
-        print(f"the log of {box['Name']}")
+        print(state.get("log", f"the log of {box['Name']}"))
     elif args[0] == "rm":
         if box["State"]["Running"] or "-f" in args or "--force" in args:
             print("refused: it runs, or force was used", file=sys.stderr)

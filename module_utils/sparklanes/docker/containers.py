@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +61,11 @@ class Container:
         return self.labels.get(LABEL_DEPLOYMENT, "")
 
     @property
+    def signal(self) -> str:
+        """The signal that ended it, by its exit code; empty where none did."""
+        return "" if self.running else signal_of(self.exit_code)
+
+    @property
     def serves(self) -> bool:
         return serves(self.to_dict())
 
@@ -75,6 +81,7 @@ class Container:
             "running": self.running,
             "status": self.status,
             "exit_code": self.exit_code,
+            "signal": self.signal,
             "oom_killed": self.oom_killed,
             "error": self.error,
             "started_at": self.started_at,
@@ -86,6 +93,14 @@ class Container:
             "uses_gpu": self.uses_gpu,
             "host_network": self.host_network,
         }
+
+
+def signal_of(exit_code: Any) -> str:
+    """The name of the signal that an exit code above 128 stands for, empty where it is none."""
+    try:
+        return str(signal.Signals(int(exit_code) - 128).name)
+    except (TypeError, ValueError):
+        return ""
 
 
 def serves(box: Mapping[str, Any]) -> bool:

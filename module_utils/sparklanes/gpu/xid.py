@@ -26,7 +26,11 @@ FATAL_XIDS = {
     140: "unrecovered memory error",
     143: "the GPU could not be initialised",
 }
-_XID = re.compile(r"(?P<head>.*?)NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s+(?P<code>[0-9]{1,4}),?\s*(?P<text>.*)")
+# These end a program and leave the GPU as it was.
+PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69, 94})
+_XID = re.compile(
+    r"(?P<head>.{0,200}?)NVRM:\s+Xid\s+\((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\):\s+(?P<code>[0-9]{1,4}),?\s*(?P<text>.*)"
+)
 _XID_PROCESS = re.compile(r"pid='?(?P<pid>[^,']*)'?,\s*(?:name='?(?P<name>[^,']*)'?,?\s*)?")
 _XIDS_KEPT = 20
 
@@ -49,6 +53,22 @@ class Xid:
             wish = self.text.rpartition("(")[2].rstrip(") ")
             return wish if re.search(r"reset|reboot|flr", wish, re.IGNORECASE) else ""
         return FATAL_XIDS.get(self.code, "")
+
+
+def finding(line: str) -> tuple[str, str, str, bool] | None:
+    """Id, meaning and remedy of a line with an Xid, and whether the GPU needs a reset after it; None where there is none.
+
+    One that nobody has listed is a finding like any other: its number stands in the meaning.
+    """
+    if "NVRM" not in line:
+        return None
+    for one in parse_kernel_log(line)["xids"]:
+        xid = Xid(**one)
+        named = xid.fatal or ("it ends a program" if xid.code in PROGRAM_XIDS else "of a kind we don't know")
+        text = f"the GPU reported Xid {xid.code} ({named}){f' for {xid.name}' if xid.name else ''}"
+        remedy = "Reboot this Spark." if xid.fatal else f"NVIDIA's catalog of Xids says what {xid.code} means."
+        return ("gpu_xid_fatal" if xid.fatal else "gpu_xid"), text, remedy, bool(xid.fatal)
+    return None
 
 
 def parse_kernel_log(text: str) -> dict[str, Any]:

@@ -24,13 +24,19 @@ _KEPT = 40
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of line. `status`: how a launch takes it where it was written since the boot."""
+    """One kind of line. `status`: how a launch takes it where it was written since the boot.
+
+    cause: the id of a rank's end that it explains. grave: where it was written while a rank ran that failed, a person looks before
+    anything starts again (hardware or memory).
+    """
 
     name: str
     pattern: str
     status: str
     what: str
     remedy: str
+    cause: str = ""
+    grave: bool = True
 
 
 _LOOK = "journalctl --dmesg --boot"
@@ -40,27 +46,32 @@ KINDS = (
     Kind("gpu_lost", r"NVRM:.*(?:GPU has fallen off the bus|GPU (?:is )?lost|GPU at PCI:\S+ is lost)", FAIL, "the GPU was lost",
          "Power the Spark off for a minute; a warm reboot may not bring it back"),
     Kind("driver_mismatch", r"NVRM:.*API mismatch", WARN, "a program with the libraries of another driver version asked for the GPU",
-         "Where nvidia-smi fails too, the driver was updated without a reboot: reboot. Else it was a container with libraries of its own"),
+         "Where nvidia-smi fails too, the driver was updated without a reboot: reboot. Else it was a container with libraries of its own",
+         grave=False),
     Kind("pcie_fatal", r"(?:AER:|PCIe Bus Error:).*Uncorrect(?:ed|able) \(Fatal\)", FAIL, "an uncorrectable fatal PCIe error",
-         "Which device is in the line. Reseat or power off for a minute; if it comes back, the device is broken"),
+         "Which device is in the line. Reseat or power off for a minute; if it comes back, the device is broken", "pcie_error"),
     Kind("pcie", r"(?:AER:|PCIe Bus Error:).*Uncorrect(?:ed|able)(?! \(Fatal\))", WARN, "an uncorrectable PCIe error",
-         "Which device is in the line. One that comes back under load is the first suspect of a rank that dies"),
+         "Which device is in the line. One that comes back under load is the first suspect of a rank that dies", "pcie_error"),
     Kind("hardware", r"\[Hardware Error\]: event severity: (?:fatal|recoverable)|EDAC .*\bUE\b|Uncorrected hardware memory error|"
          r"Memory failure: 0x", FAIL, "the firmware reported a hardware error",
-         "Memory or processor of this Spark: run the vendor's diagnostics before a lane does"),
+         "Memory or processor of this Spark: run the vendor's diagnostics before a lane does", "hardware_error"),
     Kind("nic_recovery", r"mlx5_core.*(?:[Hh]ealth issue|health compromised|[Ff]atal error|recovery (?:flow|failed|succeeded)|"
          r"health recovery|firmware over temp|enter(?:ing)? error state|device is in error state|wait_func.*timeout|"
          r"NIC interface was lost)", WARN, "the network card was in trouble or recovered",
-         "fw_ver of its card, its temperature, and its cable. Power off for a minute where it comes back"),
+         "fw_ver of its card, its temperature, and its cable. Power off for a minute where it comes back", "nic_error"),
     Kind("nic_link_down", r"mlx5_core \S+ \S+: Link down", WARN, "a link of the network card went down after it was up",
-         "Reseat the cable at both ends. A netplan apply or a reboot of the other Spark does this too: then it is nothing"),
+         "Reseat the cable at both ends. A netplan apply or a reboot of the other Spark does this too: then it is nothing", "link_down"),
+    Kind("nic_cable", r"mlx5_core \S+: Port module event(?:\[error\])?: module \d+, Cable (?:unplugged|error)", WARN,
+         "a port of the network card lost its cable", "Reseat the cable at both ends", "link_down"),
     Kind("lockup", r"(?:soft lockup|hard LOCKUP|self-detected stall|blocked for more than \d+ seconds)", WARN,
          "a processor or a task stood still", "Memory that ran short does this (MEM.DISTRESS), and a driver that hangs: reboot when it suits"),
     Kind("oom", r"(?:[Oo]ut of memory: Killed process|oom-kill:constraint=|oom_reaper: reaped)", WARN,
-         "the kernel killed a process for memory", "What a rank leaves free is too little, or something else runs here: BUDGET.FIT, docker ps"),
+         "the kernel killed a process for memory", "What a rank leaves free is too little, or something else runs here: BUDGET.FIT, docker ps",
+         "oom_killed"),
     Kind("disk", r"(?:blk_update_request: |[Bb]uffer )?I/O error.*\bdev (?:nvme|sd)|nvme\d?.*(?:I/O \d+ QID.*timeout|controller is down)|"
          r"(?:EXT4|XFS|BTRFS).*(?:error|corrupt)|Remounting filesystem read-only", WARN, "the disk failed to read or write",
-         "smartctl -a, nvme smart-log. What was staged is proven anew by model_weights_verify: full"),
+         "smartctl -a, nvme smart-log. What was staged is proven anew by model_weights_verify: full", "disk_error"),
+    Kind("heat", r"critical temperature reached", WARN, "this Spark became too hot", "Look at its airflow and dust; nvidia-smi -q -d TEMPERATURE"),
 )  # fmt: skip
 BY_NAME = {kind.name: kind for kind in KINDS}
 _FOUND = [(kind.name, re.compile(kind.pattern)) for kind in KINDS]
@@ -69,7 +80,7 @@ _LINK = re.compile(r"mlx5_core (?P<device>\S+ \S+): Link (?P<state>up|down)")
 GREP = (
     "NVRM:.*(RmInitAdapter|API mismatch|off the bus|lost)|AER:|PCIe Bus Error|Hardware Error|EDAC|hardware memory error|Memory failure|"
     "mlx5_core|lockup|LOCKUP|self-detected stall|blocked for more than|ut of memory|oom-kill|oom_reaper|I/O error|nvme|EXT4-fs|XFS|BTRFS|"
-    "Remounting filesystem"
+    "Remounting filesystem|critical temperature"
 )
 _HEAD = re.compile(r"^(?P<when>\[\s*[0-9.]+\]|\S+T\S+|\w{3}\s+\d+ [0-9:]+)?\s*(?:\S+ kernel:\s*)?(?P<text>.*)$")
 
@@ -86,8 +97,11 @@ class Event:
         return asdict(self)
 
 
-def parse(text: str) -> list[Event]:
-    """The lines that count, in their order. A link that goes down counts once it was up: one without a cable never was."""
+def parse(text: str, since_boot: bool = True) -> list[Event]:
+    """The lines that count, in their order. A link that goes down counts once it was up: one without a cable never was.
+
+    since_boot: the text begins with the boot. In one that begins later a link that goes down was up before.
+    """
     made: list[Event] = []
     up: set[str] = set()
     for line in text.splitlines():
@@ -96,7 +110,7 @@ def parse(text: str) -> list[Event]:
         if link:
             was = link["device"] in up
             (up.add if link["state"] == "up" else up.discard)(link["device"])
-            if link["state"] == "up" or not was:
+            if link["state"] == "up" or (since_boot and not was):
                 continue
         name = next((name for name, pattern in _FOUND if pattern.search(line)), None)
         if name:

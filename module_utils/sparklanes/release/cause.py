@@ -8,13 +8,13 @@ nothing. So evidence has a weight by what it is, not by where or when it was fou
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import Look
+from ansible.module_utils.sparklanes.docker.containers import signal_of
 from ansible.module_utils.sparklanes.docker.refusals import refusal_of
 
 Facts = Mapping[str, Any]
@@ -191,14 +191,6 @@ _MEANING = {
 }
 
 
-def signal_of(exit_code: Any) -> str:
-    """The name of the signal that an exit code above 128 stands for, empty where it is none."""
-    try:
-        return signal.Signals(int(exit_code) - 128).name
-    except (TypeError, ValueError):
-        return ""
-
-
 def _how(box: Facts) -> str:
     name = signal_of(box.get("exit_code"))
     return f"exit code {box.get('exit_code')}{f', {name}' if name else ''}{', OOMKilled' if box.get('oom_killed') else ''}"
@@ -275,6 +267,8 @@ def _of_end(host: str, rank: Facts, box: Facts, own: list[Facts], after: list[Fa
         return Cause(found.id, host, found.sentence, found.remedy, Weight.DOCKER, found.hardware) if found else None
     if own or after:
         return None
+    if raised := (rank.get("log") or {}).get("exception"):
+        return Cause("engine_exception", host, f"it raised {raised} ({how})", "Read the saved log of this rank.")
     said = str(rank.get("failure") or f"its container ended ({how}) and its log names no cause we know{words}").rstrip(". ")
     return Cause(
         "rank_ended", host, said, str(rank.get("remedy") or "Read the saved log of this rank."), Weight.ENDED, death=True

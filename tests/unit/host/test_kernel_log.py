@@ -160,3 +160,14 @@ def test_damaged_frames_are_a_warning() -> None:
     assert (check.id, check.status, check.found) == ("HOST.LINK_ERRORS", WARN, "enp1s0f0np0: rx_crc_errors 1,700")
     assert hardware.link_check("s1", {}).status == PASS  # type: ignore[union-attr]
     assert hardware.link_check("s1", None) is None
+
+
+def test_a_log_that_begins_after_the_boot_knows_of_no_link_that_was_up_before() -> None:
+    down = "mlx5_core 0000:01:00.1 enp1s0f1np1: Link down\n"
+    assert [event.kind for event in kernel_log.parse(down, since_boot=False)] == ["nic_link_down"]
+
+
+def test_a_port_that_loses_its_cable_is_seen() -> None:
+    assert [event.kind for event in kernel_log.parse("mlx5_core 0002:01:00.1: Port module event: module 1, Cable unplugged")] == [
+        "nic_cable"
+    ]

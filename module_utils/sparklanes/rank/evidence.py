@@ -1,0 +1,108 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""What a Spark knows of the end of its rank, beside the rank's own log: boot, kernel, journal, addresses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.text import said
+from ansible.module_utils.sparklanes.host.findings import journal_findings, kernel_findings
+
+Run = Callable[..., tuple[int, str, str]]
+# A rank may have run for weeks. An engine waits for a lost peer for an hour (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS of the lanes), so two are looked at.
+LONGEST_SECONDS = 7200.0
+AFTER_SECONDS = 60.0
+LINES, BYTES, SECONDS = 5000, 4 << 20, 20.0
+JOURNAL_UNITS = ("docker.service", "containerd.service", "earlyoom.service", "nohang.service", "systemd-oomd.service")
+
+
+def gather(
+    started: float | None, ended: float | None, now: float, run: Run = commands.run, root: Path = Path("/")
+) -> dict[str, Any]:
+    """All that this machine says of the time of a rank. Times in seconds since the epoch; `ended` None where it runs.
+
+    Returns started, ended, boot_time (None: unknown), addresses (text), kernel and journal (findings of `host.findings`), and
+    `unread`: what could not be read, in words.
+    """
+    until = (ended or now) + AFTER_SECONDS
+    since = max(started or 0.0, until - LONGEST_SECONDS)
+    boot = boot_time(root)
+    unread: list[str] = []
+    kernel = _kernel(run, since, until, boot, unread)
+    journal = _journal(run, since, until, unread)
+    return {
+        "started": started,
+        "ended": ended,
+        "boot_time": boot,
+        "addresses": addresses(run),
+        "kernel": kernel_findings(kernel),
+        "journal": journal_findings(journal),
+        "unread": unread,
+    }
+
+
+def boot_time(root: Path = Path("/")) -> float | None:
+    """When this machine was booted, by the clock of now."""
+    try:
+        lines = (root / "proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def addresses(run: Run) -> list[str]:
+    """Every address of this machine; a peer that another rank lost is known by it."""
+    rc, out, _ = run(["ip", "-json", "address", "show"], seconds=SECONDS)
+    try:
+        entries = json.loads(out) if rc == 0 else []
+        return sorted({str(one["local"]) for entry in entries for one in entry.get("addr_info") or [] if one.get("local")})
+    except (ValueError, TypeError, AttributeError):
+        return []
+
+
+def _kernel(run: Run, since: float, until: float, boot: float | None, unread: list[str]) -> list[str]:
+    rc, out, err = run(_journalctl(since, until, "_TRANSPORT=kernel"), seconds=SECONDS, most_bytes=BYTES)
+    # Without lines of that time it says so, and without the right to read it too, with the same status.
+    if rc == 0 and out.strip() and not _nothing(out):
+        return out.splitlines()
+    second, text, why = run(["dmesg"], seconds=SECONDS, most_bytes=BYTES)
+    if second == 0:
+        return [line for line in text.splitlines()[-LINES:] if _within(line, since, until, boot)]
+    if rc != 0 or _hint(err):
+        unread.append(f"the kernel log of that time could not be read ({said(why or err, 120) or f'exit {second}'})")
+    return []
+
+
+def _journal(run: Run, since: float, until: float, unread: list[str]) -> list[str]:
+    units = [f"--unit={unit}" for unit in JOURNAL_UNITS]
+    rc, out, err = run(_journalctl(since, until, *units), seconds=SECONDS, most_bytes=BYTES)
+    if rc != 0 or _hint(err):
+        unread.append(f"the journal of that time could not be read ({said(err, 120) or f'exit {rc}'})")
+    return [] if rc != 0 or _nothing(out) else out.splitlines()
+
+
+def _journalctl(since: float, until: float, *what: str) -> list[str]:
+    window = [f"--since=@{since:.0f}", f"--until=@{until:.0f}", f"--lines={LINES}"]
+    return ["journalctl", "--no-pager", "--quiet", "--output=short-iso", *window, *what]
+
+
+def _nothing(out: str) -> bool:
+    return not out.strip() or out.startswith("-- No entries --")
+
+
+def _hint(err: str) -> bool:
+    return "No journal files" in err or "not seeing messages" in err or "insufficient permissions" in err.lower()
+
+
+def _within(line: str, since: float, until: float, boot: float | None) -> bool:
+    """Whether a line of dmesg, stamped with seconds since the boot, is of that time; in doubt it is."""
+    stamp = line.partition("]")[0].lstrip("[ ")
+    try:
+        return boot is None or since - 1 <= boot + float(stamp) <= until
+    except ValueError:
+        return True

@@ -1,0 +1,152 @@
+"""What a rank is told of: its end, its words, whether it lives, and what its machine saw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_info
+from ansible.module_utils.sparklanes.docker.containers import DockerError, parse_inspect
+from ansible.module_utils.sparklanes.rank import evidence
+from conftest import ROOT, RunModule
+
+Ask = Callable[..., dict[str, Any]]
+OOM = "torch.OutOfMemoryError: CUDA out of memory."
+SOCKETS = "vm:1:1 [0] NCCL INFO Using network Socket"
+WAITS = "(EngineCore pid=1) INFO 11-30 22:08:44 [shm_broadcast.py:705] No available shared memory broadcast block found in 60 seconds."
+
+
+def stamp(seconds_ago: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@pytest.fixture
+def ask(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """rank_info over a Docker with one rank in a state, whose log is these lines (seconds ago, text)."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "docker").symlink_to(ROOT / "tests/unit/fake_docker.py")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("FAKE_DOCKER_STATE", str(tmp_path / "docker.json"))
+    gathered: list[tuple[Any, ...]] = []
+
+    def gather(*times: Any) -> dict[str, Any]:
+        gathered.append(times)
+        return {
+            "kernel": [],
+            "journal": [],
+            "unread": [],
+            "addresses": ["10.0.0.2"],
+            "boot_time": 1.0,
+            "started": times[0],
+            "ended": times[1],
+        }
+
+    monkeypatch.setattr(evidence, "gather", gather)
+
+    def asked(state: dict[str, Any] | None, *lines: tuple[float, str], healthy: bool = False, **more: Any) -> dict[str, Any]:
+        gathered.clear()
+        monkeypatch.setattr(rank_info, "answers", lambda url: healthy)
+        box = {
+            "Id": "c" * 64, "Name": "/sparklanes-sparks-rank1", "HostConfig": {}, "State": {"StartedAt": stamp(5000), **(state or {})},
+            "Config": {"Image": "x", "Labels": {"sparklanes.deployment": "sparks", "sparklanes.release": "a" * 12}},
+        }  # fmt: skip
+        log = "\n".join(f"{stamp(ago)} {text}" for ago, text in lines)
+        text = json.dumps({"containers": [box] if state is not None else [], "calls": [], "image": "x", "log": log})
+        (tmp_path / "docker.json").write_text(text)
+        more.setdefault("health_url", "http://127.0.0.1:1/health" if healthy else None)
+        result = run_module(rank_info, {"deployment": "sparks", "root": str(tmp_path / "lib"), **more})
+        return {**result, "gathered": list(gathered)}
+
+    return asked
+
+
+RUNS = {"Running": True, "Status": "running"}
+
+
+def test_how_a_container_ended_is_told(ask: Ask) -> None:
+    found = ask({"Status": "exited", "ExitCode": 137, "OOMKilled": True, "FinishedAt": stamp(10)}, (20, "last words"))
+    assert (found["container"]["exit_code"], found["container"]["signal"], found["container"]["oom_killed"]) == (
+        137,
+        "SIGKILL",
+        True,
+    )
+    assert found["failure"].startswith("sparklanes-sparks-rank1 ended with exit code 137 (SIGKILL), killed for memory")
+    assert (found["hardware_or_memory"], found["job_failed"], found["finished"]) == (True, True, True)
+    assert found["evidence"]["addresses"] == ["10.0.0.2"]
+    ((started, ended, now),) = found["gathered"]
+    assert now - started == pytest.approx(5000, abs=60)
+    assert now - ended == pytest.approx(10, abs=60)
+
+
+def test_docker_speaks_for_a_container_that_never_ran(ask: Ask) -> None:
+    words = 'could not select device driver "" with capabilities: [[gpu]]'
+    found = ask({"Status": "created", "ExitCode": 128, "Error": words})
+    assert words in found["failure"]
+    assert "nvidia-container-toolkit" in found["remedy"]
+    assert found["container"]["error"] == words
+
+
+def test_an_exception_is_said_where_nothing_else_names_the_end(ask: Ask) -> None:
+    found = ask({"Status": "exited", "ExitCode": 1}, (20, "ValueError: no such thing"), (19, "bye"))
+    assert "it raised ValueError: no such thing" in found["failure"]
+
+
+def test_the_machine_is_asked_where_a_rank_failed_or_somebody_wants_to_know(ask: Ask) -> None:
+    assert ask(RUNS, (5, "all is well"))["gathered"] == []
+    assert len(ask(RUNS, (5, OOM))["gathered"]) == 1
+    assert len(ask(RUNS, (5, "all is well"), evidence=True)["gathered"]) == 1
+    assert len(ask(None, evidence=True)["gathered"]) == 1
+    assert ask(None)["evidence"] == {}
+
+
+def test_a_line_of_a_healthy_rank_is_a_warning(ask: Ask) -> None:
+    found = ask(RUNS, (5, OOM), healthy=True)
+    assert (found["job_failed"], found["finished"], found["progress"]) == (False, True, "serving")
+    assert found["warning"] == "the GPU ran out of memory"
+    assert not found["hardware_or_memory"]
+    assert ask(RUNS, (5, OOM))["job_failed"], "nobody says that it is healthy"
+    ended = ask({"Status": "exited", "ExitCode": 1}, (5, OOM), healthy=True)
+    assert (ended["job_failed"], ended["warning"]) == (True, ""), "who answers on that port is somebody else"
+
+
+def test_a_rank_on_sockets_has_failed_however_well_it_answers(ask: Ask) -> None:
+    assert ask(RUNS, (5, SOCKETS), healthy=True)["job_failed"]
+    assert not ask(RUNS, (5, SOCKETS), healthy=True, transport="socket")["job_failed"]
+
+
+def test_a_stall_that_prints_is_a_stall(ask: Ask) -> None:
+    found = ask(RUNS, (900, "INFO 11-30 22:00:00 [x.py:1] Loading"), (60, WAITS), (1, WAITS))
+    assert found["heartbeat_age"] == pytest.approx(900, abs=60)
+    assert "no message from the workers" in found["progress"]
+    assert ask(RUNS, (1, "INFO 11-30 22:00:00 [x.py:1] Loading"))["heartbeat_age"] < 60
+
+
+def test_what_a_log_writes_to_a_terminal_stays_there(ask: Ask) -> None:
+    found = ask({"Status": "exited", "ExitCode": 1, "Error": "\x1b[2Jx"}, (5, "\x1b]52;c;cm0gLXJm\x07evil\u202e"))
+    found.pop("gathered")
+    told = json.dumps([found["failure"], found["error"], found["progress"], found["log"]])
+    assert "\\u001b" not in told
+    assert "\\u202e" not in told
+
+
+def test_of_a_log_without_an_end_the_last_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def run(argv: list[str], **options: Any) -> tuple[int, str, str]:
+        lines = int(argv[argv.index("--tail") + 1])
+        asked.append(lines)
+        return 0, "2026-12-01T00:00:00Z " + "x" * min(lines * 100, options["most_bytes"]), ""
+
+    monkeypatch.setattr(rank_info.commands, "run", run)
+    monkeypatch.setattr(rank_info, "MOST_BYTES", 100_000)
+    (box,) = parse_inspect('[{"Id": "c", "Name": "/r"}]')
+    text, _ = rank_info.log_of(box, 50_000)
+    assert asked == [50_000, 6250, 781, 100]
+    assert len(text) < 50_000
+    monkeypatch.setattr(rank_info.commands, "run", lambda argv, **_: (1, "", "\x1b[2Jno such container"))
+    with pytest.raises(DockerError, match=r"exit 1\): no such container"):
+        rank_info.log_of(box, 10)

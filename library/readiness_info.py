@@ -114,7 +114,7 @@ readiness:
   description: >-
     C(time) (s since the epoch), C(docker) (version, drivers, root, image_root, runtimes, cdi_dirs, devices, or error), C(disk) (of each folder
     that a launch writes to: what, path, free_bytes, free_inodes, read_only, device, error), C(containers) (running ones and all of
-    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container)), C(memory) (bytes by
+    ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container) and C(container_bytes), what that holds outside of the GPU), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
@@ -144,6 +144,7 @@ from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
+from ansible.module_utils.sparklanes.memory.processes import charged
 from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock, unreadable_state
 
 
@@ -183,7 +184,10 @@ def holder(text: str, boxes: list[Container]) -> Container | None:
 def gpu_seen(boxes: list[Container] | None) -> dict[str, Any]:
     found: dict[str, Any] = gpu_facts.facts()
     if found["processes"]:
-        found["processes"] = occupied.attributed(found["processes"], boxes)
+        found["processes"] = [
+            {**one, "container_bytes": charged(one["pid"]) if one["container"] else None}
+            for one in occupied.attributed(found["processes"], boxes)
+        ]
     return found
 
 

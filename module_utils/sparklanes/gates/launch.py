@@ -117,7 +117,7 @@ def budgets(facts: Mapping[str, Facts | None], lanes: Facts) -> list[Check]:
         if known is None or not lane:
             continue
         idle = not readiness.serving(known).holder()
-        made += budget.checks(lane, host, budget.Node.of(known.get("memory"), idle))
+        made += budget.checks(lane, host, budget.Node.of(known.get("memory"), idle, readiness.returns_gib(known)))
     return made
 
 

@@ -136,6 +136,22 @@ def serving(known: Facts) -> occupied.Seen:
     return occupied.of_facts(known.get("containers") or [], engine, known.get("gpu"), open_)
 
 
+def returns_gib(known: Facts) -> float | None:
+    """GiB that the ranks on a Spark give back when they stop, at most: what their processes hold on the GPU and their containers beside it.
+
+    None where any of it is not told, or something else works on the GPU too, which stays.
+    """
+    ranks = {box["name"] for box in serving(known).containers if box.get("deployment")}
+    processes = list((known.get("gpu") or {}).get("processes") or [])
+    if not ranks or not processes or any(one.get("container") not in ranks for one in processes):
+        return None
+    on_gpu = [one.get("memory_bytes") for one in processes]
+    beside = {one["container"]: one.get("container_bytes") for one in processes}
+    if None in on_gpu or None in beside.values() or set(beside) != ranks:
+        return None
+    return float(sum(on_gpu) + sum(beside.values())) / GIB
+
+
 def idle(host: str, seen: Look) -> Check:
     """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
     now = occupied.Seen(unknown=seen.problem) if seen.facts is None else serving(seen.facts)

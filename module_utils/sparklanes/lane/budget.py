@@ -33,29 +33,48 @@ SCORING_GIB = 1.77
 SCORING_BYTES = 6
 # The largest that a measured lane serves with; 64 GB was suspected in sudden power-offs (field report of DeepSeek-v4-Flash, issue 31).
 SHM_GIB = 32.0
-# MemAvailable leaves out the kernel's reserves, so free memory may turn out this much more.
-SLACK = 1.02
 
 Lane = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Node:
-    """What one Spark says of its memory, in GiB. `idle`: no rank and nothing on its GPU, so what is in use stays in use."""
+    """What one Spark says of its memory, in GiB.
+
+    idle: no rank and nothing on its GPU, so what is in use stays in use. cache: what a flush may free. returns: what the ranks that
+    serve hold and give back when they stop, None where nobody knows.
+    """
 
     total: float | None = None
     available: float | None = None
     free: float | None = None
     idle: bool = False
+    cache: float | None = None
+    returns: float | None = None
+
+    @property
+    def most(self) -> float | None:
+        """The most that may be free without ending anything: MemAvailable, or what is free and all cache, where that is more."""
+        told = [self.available, None if self.free is None else self.free + (self.cache or 0.0)]
+        return max((one for one in told if one is not None), default=None)
 
     @classmethod
-    def of(cls, meminfo: Mapping[str, int] | None, idle: bool) -> Node:
+    def of(cls, meminfo: Mapping[str, int] | None, idle: bool, returns: float | None = None) -> Node:
         known = meminfo or {}
+        cache = None
+        if isinstance(known.get("Cached"), int):
+            # Shared memory is counted as cache and can't be dropped.
+            parts = (
+                known["Cached"] - int(known.get("Shmem") or 0),
+                int(known.get("Buffers") or 0),
+                int(known.get("SReclaimable") or 0),
+            )
+            cache = sum(max(0, part) for part in parts) / GIB
         total, available, free = (
             known[name] / GIB if isinstance(known.get(name), int) and known[name] >= 0 else None
             for name in ("MemTotal", "MemAvailable", "MemFree")
         )
-        return cls(total or None, available, free, idle)
+        return cls(total or None, available, free, idle, cache, returns)
 
 
 @dataclass(frozen=True)
@@ -211,7 +230,8 @@ def checks(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     made = [*check_context(lane, host), *check_reported(lane, host)]
     if lane.get("lane_gpu_arch") in APART:
         return made
-    made += [*check_fit(lane, host, node), *check_utilization(lane, host, node)]
+    made += check_fit(lane, host, node)
+    made += check_utilization(lane, host) if node is None else check_utilization_to_come(lane, host, node)
     made += [*check_scoring(lane, host, node), *check_shm(lane, host, node)]
     return made
 
@@ -283,13 +303,23 @@ def check_context(lane: Lane, host: str) -> list[Check]:
     return [Check("BUDGET.CONTEXT", host, FAIL, found, expected, remedy)]
 
 
-def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
-    """At its start the engine wants this share of the whole to be free, pinned KV cache or not."""
+def _wanted_at_start(lane: Lane, node: Node | None) -> tuple[float, float, str] | None:
+    """(GiB that the engine wants free at its start, GiB of the whole, both as a sentence); None where the lane sets no share."""
     share, total = lane.get("lane_gpu_memory_utilization"), total_of(lane, node)
     if share is None or total is None:
+        return None
+    return share * total, total, f"lane_gpu_memory_utilization {share:g} of {total:.2f} GiB is {share * total:.1f} GiB"
+
+
+def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
+    """At its start the engine wants this share of the whole to be free, pinned KV cache or not. What is free is MemFree: CUDA drops no cache.
+
+    With `node` as it is once nothing runs any more and memory has settled (gate B); without it, by what published Sparks gave.
+    """
+    known = _wanted_at_start(lane, node)
+    if known is None:
         return []
-    wanted = share * total
-    found = f"lane_gpu_memory_utilization {share:g} of {total:.2f} GiB is {wanted:.1f} GiB"
+    wanted, total, found = known
     if node is None:
         best = highest_utilization(BEST_CUDA_GIB, SPARK_GIB)
         expected = f"≤ {BEST_CUDA_GIB:g} GiB, the most that CUDA ever had free; another pair got {POOR_CUDA_GIB:g}"
@@ -298,23 +328,36 @@ def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[C
     if not node.idle:
         # What the ranks hold comes back with the stop; gate B measures.
         return []
-    if node.available is None:
-        return [
-            Check(
-                "BUDGET.UTILIZATION",
-                host,
-                FAIL,
-                f"{found}; MemAvailable was not measured",
-                "MemAvailable",
-                "Look at /proc/meminfo.",
-            )
-        ]
-    best = highest_utilization(node.available, total)
-    expected = f"≤ {node.available:.1f} GiB available, so at most {best:.2f}"
-    if wanted <= node.available:
-        return [Check("BUDGET.UTILIZATION", host, PASS, found, expected)]
+    free, name = (node.free, "MemFree") if node.free is not None else (node.available, "MemAvailable")
+    if free is None:
+        said = f"{found}; neither MemFree nor MemAvailable was measured"
+        return [Check("BUDGET.UTILIZATION", host, FAIL, said, "MemFree", f"Look at /proc/meminfo of {host}.")]
+    return [_utilization(host, wanted, found, free, total, f"≤ {free:.1f} GiB of {name}")]
+
+
+def _utilization(host: str, wanted: float, found: str, obtainable: float, total: float, expected: str) -> Check:
+    best = highest_utilization(obtainable, total)
     remedy = f"End what uses the memory of {host}, or set lane_gpu_memory_utilization to {best:.2f}: the engine ends at its start otherwise."
-    return [Check("BUDGET.UTILIZATION", host, FAIL if wanted > node.available * SLACK else WARN, found, expected, remedy)]
+    status = PASS if wanted <= obtainable else FAIL
+    return Check(
+        "BUDGET.UTILIZATION", host, status, found, f"{expected}, so at most {best:.2f}", "" if status == PASS else remedy
+    )
+
+
+def check_utilization_to_come(lane: Lane, host: str, node: Node) -> list[Check]:
+    """The same before the stop (gate A), against the most that can be free after it: all cache dropped, and what the own ranks hold given back.
+
+    It fails only what cannot fit, since how much cache goes shows after the stop. Nothing where ranks hold an amount that nobody knows.
+    """
+    known = _wanted_at_start(lane, node)
+    if known is None or (not node.idle and node.returns is None):
+        return []
+    wanted, total, found = known
+    if node.most is None:
+        said = f"{found}; neither MemFree nor MemAvailable was measured"
+        return [Check("BUDGET.UTILIZATION", host, FAIL, said, "MemFree", f"Look at /proc/meminfo of {host}.")]
+    obtainable = min(total, node.most + (0.0 if node.idle else node.returns or 0.0))
+    return [_utilization(host, wanted, found, obtainable, total, f"≤ {obtainable:.1f} GiB, after the stop at most")]
 
 
 def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check]:

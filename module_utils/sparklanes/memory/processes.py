@@ -75,3 +75,14 @@ def read(proc: Path, count: int = 5) -> list[Process]:
 def named(processes: Iterable[Process]) -> str:
     """`python3 (pid 7) 3.7 GiB, …`: for a sentence."""
     return ", ".join(f"{one.name} (pid {one.pid}) {(one.resident + one.swapped) / GIB:.1f} GiB" for one in processes)
+
+
+def charged(pid: int | None, root: Path = Path("/")) -> int | None:
+    """Bytes that the container of a process has by its control group (v2): its own, page cache and shared memory; None where not told."""
+    try:
+        lines = (root / f"proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        group = next((line[3:] for line in lines if line.startswith("0::/")), "")
+        text = (root / "sys/fs/cgroup" / group.lstrip("/") / "memory.current").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return int(text) if group.strip("/") and text.strip().isdigit() else None

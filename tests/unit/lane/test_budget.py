@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.common.sizes import GIB
-from ansible.module_utils.sparklanes.gates import launch, preflight
+from ansible.module_utils.sparklanes.gates import launch, preflight, readiness
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import limits as lane_limits
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
@@ -106,8 +106,74 @@ def test_a_pair_whose_cuda_gets_less_is_refused_and_told_what_it_can_reach() -> 
     assert check.status == "fail"
     assert "at most 0.83" in check.expected
     assert the("BUDGET.UTILIZATION", budget.checks(made, "s1", Node(SPARK / GIB, 110, 20, idle=True))).status == "pass"
-    # A hundredth of a GiB is within what MemAvailable leaves out.
-    assert the("BUDGET.UTILIZATION", budget.checks(made, "s1", Node(SPARK / GIB, 105.5, 20, idle=True))).status == "warn"
+    # No mercy: what is short by a third of a GiB does not start.
+    assert the("BUDGET.UTILIZATION", budget.checks(made, "s1", Node(SPARK / GIB, 105.5, 20, idle=True))).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("node", "status", "words"),
+    [
+        # The engine takes MemFree, whatever MemAvailable promises.
+        (Node(121.69, 112, 102, idle=True), "fail", "≤ 102.0 GiB of MemFree, so at most 0.83"),
+        (Node(121.69, 112, 105.87, idle=True), "fail", "at most 0.86"),
+        (Node(121.69, 112, 105.88, idle=True), "pass", "at most 0.87"),
+        (Node(121.69, 112, None, idle=True), "pass", "≤ 112.0 GiB of MemAvailable"),
+        (Node(121.69, None, None, idle=True), "fail", "MemFree"),
+    ],
+)
+def test_after_the_stop_what_is_free_counts(node: Node, status: str, words: str) -> None:
+    made = measured("flash_nvfp4_dflash2_tp2", with_={"lane_gpu_memory_utilization": 0.87})
+    check = the("BUDGET.UTILIZATION", budget.check_utilization(made, "s1", node))
+    assert (check.status, words in check.expected) == (status, True)
+    assert ("0.83" in check.remedy) == (node.free == 102)
+
+
+@pytest.mark.parametrize(
+    ("node", "status", "words"),
+    [
+        # Before the stop a cache counts as free: it is dropped after it.
+        (Node(121.69, 106, 60, idle=True), "pass", "≤ 106.0 GiB, after the stop at most"),
+        (Node(121.69, 101, 60, idle=True, cache=46), "pass", "≤ 106.0 GiB"),
+        (Node(121.69, 101, 60, idle=True, cache=41), "fail", "so at most 0.82"),
+        # What the own ranks hold comes back; what else is there does not.
+        (Node(121.69, 1.0, 0.5, idle=False, returns=105.0), "pass", "≤ 106.0 GiB, after the stop at most"),
+        (Node(121.69, 1.0, 0.5, idle=False, returns=101.0), "fail", "≤ 102.0 GiB, after the stop at most, so at most 0.83"),
+        (Node(121.69, 60.0, 60.0, idle=False, returns=101.0), "pass", "≤ 121.7 GiB"),
+        (Node(121.69, 1.0, 0.5, idle=False), None, ""),
+        (Node(121.69, None, None, idle=True), "fail", "MemFree"),
+    ],
+)
+def test_before_the_stop_only_what_can_not_fit_fails(node: Node, status: str | None, words: str) -> None:
+    made = measured("flash_nvfp4_dflash2_tp2", with_={"lane_gpu_memory_utilization": 0.87})
+    found = [check for check in budget.checks(made, "s1", node) if check.id == "BUDGET.UTILIZATION"]
+    assert [check.status for check in found] == ([] if status is None else [status])
+    assert all(words in check.expected for check in found)
+
+
+def test_what_ranks_give_back_is_known_only_where_all_of_it_is() -> None:
+    rank = {"name": "r0", "running": True, "uses_gpu": True, "deployment": "sparks"}
+    process = {"pid": 7, "name": "python3", "container": "r0", "memory_bytes": 90 * GIB, "container_bytes": 6 * GIB}
+
+    def told(*processes: dict[str, Any], boxes: Any = (rank,)) -> float | None:
+        gpu = {"present": True, "error": "", "processes": list(processes)}
+        return readiness.returns_gib({"docker": {"version": "28"}, "containers": list(boxes), "gpu": gpu})
+
+    assert told(process) == 96.0
+    # Two workers of one container: its own memory counts once.
+    assert told(process, {**process, "pid": 8, "memory_bytes": 1 * GIB}) == 97.0
+    assert told({**process, "memory_bytes": None}) is None  # a GB10's driver may not tell
+    assert told({**process, "container_bytes": None}) is None
+    assert told() is None
+    assert told(process, {**process, "container": ""}) is None
+    assert told(process, boxes=(rank, {**rank, "name": "r1"})) is None
+    assert told(process, boxes=()) is None
+
+
+def test_meminfo_tells_what_a_flush_can_free() -> None:
+    told = {"MemTotal": 100, "MemAvailable": 50, "MemFree": 40, "Cached": 30, "Shmem": 10, "Buffers": 1, "SReclaimable": 2}
+    node = Node.of({name: size * GIB for name, size in told.items()}, idle=True, returns=3.0)
+    assert (node.cache, node.most, node.returns) == (23.0, 63.0, 3.0)
+    assert Node.of(None, idle=True).most is None
 
 
 def test_page_cache_of_37_gib_left_a_share_of_61_hundredths() -> None:

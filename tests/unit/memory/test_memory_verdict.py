@@ -203,3 +203,17 @@ def test_no_mutation_breaks_a_reader_and_the_unknown_stays_unknown(
     if facts.blocks is None:
         assert memory_facts.check_blocks("s1", facts, 200, strict=True).status == "fail"
     assert facts.to_dict()["swap_used"] is None or facts.to_dict()["swap_used"] >= 0
+
+
+def test_what_a_container_is_charged_with(tmp_path: Path) -> None:
+    group = f"/system.slice/docker-{'a' * 64}.scope"
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/cgroup").write_text(f"0::{group}\n")
+    folder = tmp_path / "sys/fs/cgroup" / group.lstrip("/")
+    folder.mkdir(parents=True)
+    assert memory_processes.charged(7, tmp_path) is None
+    (folder / "memory.current").write_text("12345\n")
+    assert memory_processes.charged(7, tmp_path) == 12345
+    assert memory_processes.charged(8, tmp_path) is None
+    (tmp_path / "proc/7/cgroup").write_text("0::/\n")
+    assert memory_processes.charged(7, tmp_path) is None

@@ -364,6 +364,18 @@ def teacher_forcing_bank(
     )
 
 
+def bank_checks(lane: Mapping[str, Any], path: str, deployment: str, limits: Mapping[str, Any] | None = None) -> list[Check]:
+    """Whether the bank of a lane, a file on the controller, can judge it; none where it has no bank. For gate A, before the stop."""
+    if not path:
+        return []
+    bank, problem = None, ""
+    try:
+        bank = teacher_forcing_score.load(path)
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    return gates_forcing.bank_checks(deployment, path, bank, problem, lane, lane_schema.plain(limits))
+
+
 def corpus_texts(folder: str) -> dict[str, Any]:
     """The texts of a corpus: each YAML file of a folder under its name."""
     found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(Path(str(folder)).glob("*.yml"))}
@@ -414,6 +426,7 @@ class FilterModule:
             # gates
             "sparklanes_after_reboot": dicts(gates_reboot.after_reboot),
             "sparklanes_alive": dicts(gates_launch.alive),
+            "sparklanes_bank_checks": dicts(bank_checks),
             "sparklanes_before_reboot": before_reboot,
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,

@@ -1,13 +1,19 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What teacher forcing is told of a lane and its ranks: kept with the scores, and the size of a corpus that suits the lane."""
+"""What teacher forcing is told of a lane and its ranks, kept with the scores; the size of a corpus that suits the lane, and whether
+the bank that a launch will be judged by can judge it at all: asked before anything is stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, answered
+from ansible.module_utils.sparklanes.lane.view import View
+from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as banks
+from ansible.module_utils.sparklanes.quality.teacher_forcing.stats import Limits
+from ansible.module_utils.sparklanes.quality.teacher_forcing.window import fitting, too_long
 
 
 def engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lane: Facts) -> dict[str, Any]:
@@ -53,3 +59,89 @@ def corpus(lane: Facts, texts: Mapping[str, Any], max_doc_tokens: int, chat_toke
     }
     longest = lane.get("lane_max_model_len")
     return {**asked, "max_model_len": longest} if longest else asked
+
+
+def bank_checks(
+    deployment: str, path: str, bank: Any, problem: str, lane: Facts, limits: Mapping[str, Any] | None = None
+) -> list[Check]:
+    """BANK.READ: the bank is there whole. BANK.FIT: this lane can score enough of it.
+
+    path: of the bank on the controller, which `bank` was read from; `problem` says why it could not be read, empty where it could.
+    """
+    mend = f"Bring {path} back whole, or record it again: playbooks/bank.yml. Without it (move the file away) the lane ends as serving-unbanked."
+    wrong = problem or _bank_problem(bank)
+    if wrong:
+        return [Check("BANK.READ", deployment, FAIL, f"{path}: {wrong}", "a whole bank", mend)]
+    documents = bank["corpus"]["documents"]
+    found = f"{path}: {len(documents)} documents, {banks.tokens_to_score(bank['corpus']):,} tokens, {len(bank['runs'])} runs"
+    return [Check("BANK.READ", deployment, PASS, found), *_fit(deployment, bank, lane, limits)]
+
+
+def _bank_problem(bank: Any) -> str:
+    """What makes this no bank, in one sentence; empty where it is one."""
+    if not isinstance(bank, Mapping) or bank.get("schema") != banks.BANK_SCHEMA:
+        return f"it is no bank (schema {bank.get('schema')!r})" if isinstance(bank, Mapping) else "it is no bank"
+    try:
+        problems = banks.corpus_problems(bank["corpus"])
+        if not problems and banks.corpus_sha256(bank["corpus"]) != bank.get("corpus_sha256"):
+            problems = ["its corpus does not have the digest that it names"]
+        ids = {doc["id"] for doc in bank["corpus"]["documents"]}
+        if not all(isinstance(token, int) for doc in bank["corpus"]["documents"] for token in doc["token_ids"]):
+            problems.append("it holds tokens that are no numbers")
+        problems += [
+            f"run {n} lacks {len(lack)} documents" for n, run in enumerate(bank["runs"], 1) if (lack := ids - set(run["docs"]))
+        ]
+        if len(bank["runs"]) < 2:
+            problems.append(f"it holds {len(bank['runs'])} run(s), and noise shows only between two")
+    except (KeyError, TypeError, AttributeError) as error:
+        return f"a part of it is missing or of another kind ({type(error).__name__}: {error})"
+    return "; ".join(problems)
+
+
+def _fit(deployment: str, bank: Facts, lane: Facts, limits: Mapping[str, Any] | None) -> list[Check]:
+    corpus, longest = bank["corpus"], lane.get("lane_max_model_len")
+    rest = fitting(corpus, longest)
+    long, tokens = too_long(corpus, longest), banks.tokens_to_score(rest)
+    least = Limits.for_lane(True, bank.get("limits"), limits).tokens_min
+    needs = max((len(doc["token_ids"]) for doc in corpus["documents"]), default=0) + 1
+    another = "record a bank of this lane: playbooks/bank.yml"
+    made = []
+    if tokens < least:
+        why = (
+            f"{len(long)} of {len(corpus['documents'])} documents are too long for lane_max_model_len {longest:,}; "
+            if long
+            else ""
+        )
+        found = f"{why}{tokens:,} tokens remain"
+        remedy = (
+            f"Set lane_max_model_len to {needs:,} or more, or {another}." if long else f"Too small for any verdict: {another}."
+        )
+        made.append(Check("BANK.FIT", deployment, FAIL, found, f"{least:,} tokens or more", remedy))
+    highest, rows = max(max(doc["token_ids"]) for doc in corpus["documents"]), lane["lane_memory"]["vocab_size"]
+    if rows and highest >= rows:
+        found = f"the bank holds token id {highest:,}, and the lane's vocabulary has {rows:,}"
+        remedy = f"It is the bank of another model: {another}, or correct lane_memory.vocab_size."
+        made.append(Check("BANK.FIT", deployment, FAIL, found, f"ids below {rows:,}", remedy))
+    mode = str(View(lane).args.get("--logprobs-mode") or "")
+    if mode.endswith("logits"):
+        remedy = "Remove --logprobs-mode from the lane, or move the bank away."
+        made.append(Check("BANK.FIT", deployment, FAIL, f"--logprobs-mode {mode} gives logits", "raw_logprobs", remedy))
+    if made:
+        return made
+    notes = (
+        [f"{len(long)} of {len(corpus['documents'])} documents are left out, too long for lane_max_model_len {longest:,}"]
+        if long
+        else []
+    )
+    was, now = (bank.get("engine") or {}).get("max_num_batched_tokens") or 0, lane.get("lane_max_num_batched_tokens") or 0
+    if was != now:
+        notes.append(
+            f"recorded with max_num_batched_tokens {was or 'left to the engine'}, this lane has {now or 'it left to the engine'}"
+        )
+    found = "; ".join([f"{tokens:,} tokens fit", *notes])
+    remedy = f"It is judged all the same, more coarsely; to judge finely {another}." if notes else ""
+    return [
+        Check(
+            "BANK.FIT", deployment, WARN if notes else PASS, found, "the whole bank, with its own chunks" if notes else "", remedy
+        )
+    ]

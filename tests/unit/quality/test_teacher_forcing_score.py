@@ -116,9 +116,50 @@ def test_a_restart_while_scoring_is_no_result(bank: dict[str, Any], tmp_path: Pa
             run(arguments(engine, tmp_path / "r.json", corpus=small(bank)), None, teacher_forcing_score.Silent())
 
 
-def test_documents_longer_than_the_lane_are_named(bank: dict[str, Any], tmp_path: Path) -> None:
-    with FakeEngine(max_model_len=64) as engine, pytest.raises(JobError, match=r"text-\d+.*max_model_len 64"):
+def test_a_lane_that_takes_no_document_is_refused_with_both_numbers(bank: dict[str, Any], tmp_path: Path) -> None:
+    with FakeEngine(max_model_len=2) as engine, pytest.raises(JobError, match=r"each of \d+ documents.*max_model_len 2"):
         run(arguments(engine, tmp_path / "r.json", corpus=bank), None, teacher_forcing_score.Silent())
+
+
+def test_documents_longer_than_the_lane_are_left_out_of_both_sides(bank: dict[str, Any], tmp_path: Path) -> None:
+    """A window that takes all but the longest documents is judged by the rest, and a fault is still seen."""
+    lengths = sorted(len(doc["token_ids"]) for doc in bank["corpus"]["documents"])
+    window = lengths[-1]
+    taken = [doc["id"] for doc in bank["corpus"]["documents"] if len(doc["token_ids"]) < window]
+    assert 0 < len(taken) < len(lengths)
+    with FakeEngine(max_model_len=window) as same, FakeEngine(max_model_len=window, weights=1.02) as other:
+        for engine, expected in ((same, "pass"), (other, "fail")):
+            path = tmp_path / f"{expected}.json"
+            run(arguments(engine, path, corpus=bank, engine=IDENTITY), None, teacher_forcing_score.Silent())
+            record = load(path)
+            assert set(record["runs"][0]["docs"]) == set(taken)
+            made = filters.teacher_forcing_judge(bank, record, None, IDENTITY)
+            assert made["verdict"] == expected, made["reason"]
+            assert any(f"{len(lengths) - len(taken)} of {len(lengths)} are left out" in text for text in made["differences"])
+
+
+def test_a_record_can_not_choose_what_is_left_out(bank: dict[str, Any], tmp_path: Path) -> None:
+    with FakeEngine() as engine:
+        run(arguments(engine, tmp_path / "r.json", corpus=small(bank), engine=IDENTITY), None, teacher_forcing_score.Silent())
+    made = filters.teacher_forcing_judge(bank, load(tmp_path / "r.json"), None, IDENTITY)
+    assert made["verdict"] == "invalid"
+    assert "another corpus" in made["reason"]
+
+
+def test_another_tokenizer_is_asked_first_and_nothing_is_scored(bank: dict[str, Any], tmp_path: Path) -> None:
+    class Other(FakeEngine):
+        def tokens(self, text: str) -> list[int]:
+            return [token + 1 for token in super().tokens(text)]
+
+    with Other() as engine:
+        summary = run(arguments(engine, tmp_path / "r.json", corpus=bank, engine=IDENTITY), None, teacher_forcing_score.Silent())
+        assert [path for path, _ in engine.requests if path == "/v1/completions"] == []
+    assert summary["runs"] == 0
+    assert summary["tokenizer_ok"] is False
+    made = filters.teacher_forcing_judge(bank, load(tmp_path / "r.json"), None, IDENTITY)
+    assert made["verdict"] == "fail"
+    assert "the tokenizer of this lane is another" in made["reason"]
+    assert len([check for check in made["checks"] if check["status"] == "fail"]) == 1
 
 
 def test_other_clients_are_counted(bank: dict[str, Any], tmp_path: Path) -> None:

@@ -94,9 +94,10 @@ def compare_identity(gate: Findings, pair: Compared, differences: Sequence[str])
 
     The first question that nothing can be judged after ends it; what is plainly different is said with what follows.
     """
-    for question in (_corpus, _enough_runs, _whole_runs, _logprobs, _tokenizer, _ranks):
+    for question in (_corpus, _tokenizer, _enough_runs, _whole_runs, _logprobs, _ranks):
         question(gate, pair)
-        if gate.inconclusive:
+        # Another tokenizer was not scored at all: what follows would only complain of that.
+        if gate.inconclusive or (question is _tokenizer and gate.failed):
             return
     if not gate.failed:
         _remarks(gate, pair, differences)

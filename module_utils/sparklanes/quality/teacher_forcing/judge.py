@@ -35,6 +35,7 @@ from ansible.module_utils.sparklanes.quality.teacher_forcing.verdict import (
     Findings,
     Verdict,
 )
+from ansible.module_utils.sparklanes.quality.teacher_forcing.window import fitted
 
 
 def judge(
@@ -47,10 +48,11 @@ def judge(
     """The verdict on a record. `identity` describes the lane under test as `bank["engine"]` does, with a list
     `ranks` of {rank, node, image, overlays, weights}; it is the record's own `engine` when left out."""
     gate = Findings(host)
+    bank, left_out = fitted(bank, record.get("max_model_len"))
     engine = {**dict(record.get("engine") or {}), **dict(identity or {})}
     same_kv = (bank.get("engine") or {}).get("kv_cache_dtype") == engine.get("kv_cache_dtype")
     numbers = Limits.for_lane(same_kv, bank.get("limits"), limits)
-    differences = differences_of(bank.get("engine") or {}, engine)
+    differences = [*differences_of(bank.get("engine") or {}, engine), *([left_out] if left_out else [])]
 
     def ended(verdict: str, reason: str, hint: str = "", comparison: Comparison | None = None) -> Verdict:
         documents = list((bank.get("corpus") or {}).get("documents") or [])

@@ -11,22 +11,27 @@ from __future__ import annotations
 import gzip
 import json
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ansible.module_utils.sparklanes.common.files import write_atomically
+from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.engine.api import NAN, Engine, EngineError, Model
 from ansible.module_utils.sparklanes.engine.metrics import EngineMetrics, engine_metrics
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing.corpus import Builder, Plan
+from ansible.module_utils.sparklanes.quality.teacher_forcing.window import fitting
 
 JOB = "score"
 FUNCTION = "quality.teacher_forcing.score:job"
 DECIMALS = 5
+# Bytes of a bank or record, unpacked. Those of 27,661 tokens are 2 MB; one of a million stays below.
+MOST = 256 * 2**20
 
 
 class Progress(Protocol):
@@ -56,10 +61,25 @@ def dump(path: str | Path, data: Any) -> int:
     return len(content)
 
 
-def load(path: str | Path) -> Any:
-    """Read JSON that may be gzipped."""
-    data = Path(path).read_bytes()
-    return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+def load(path: str | Path, most: int = MOST) -> Any:
+    """Read JSON that may be gzipped, whole; ValueError or OSError says what is wrong with the file. `most`: bytes, unpacked."""
+    with Path(path).open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        try:
+            data = (gzip.GzipFile(fileobj=file) if packed else file).read(most + 1)
+        except EOFError as error:
+            raise ValueError("it is cut off") from error
+        except zlib.error as error:
+            raise ValueError(f"it is damaged: {error}") from error
+    if len(data) > most:
+        raise ValueError(f"it holds more than {human_bytes(most)}")
+    if not data:
+        raise ValueError("it is empty")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON: {error}") from error
 
 
 def pick_model(models: list[Model], wanted: str | None, where: str) -> Model:
@@ -89,24 +109,28 @@ class Scorer:
         problems = teacher_forcing_bank.corpus_problems(self.corpus)
         if problems:
             raise JobError(f"this corpus can't be scored: {'; '.join(problems)}")
-        documents = self.corpus["documents"]
         limit = self.model.max_model_len
-        long = [doc["id"] for doc in documents if limit and len(doc["token_ids"]) >= limit]
-        if long:
+        corpus = fitting(self.corpus, limit)
+        documents = corpus["documents"]
+        if not documents:
             raise JobError(
-                f"{', '.join(long)}: longer than {self.model.id} takes (max_model_len {limit}, one slot must stay free). "
-                "Build the corpus for this lane, or raise lane_max_model_len"
+                f"each of {len(self.corpus['documents'])} documents is longer than {self.model.id} takes (max_model_len {limit}, one slot "
+                "must stay free). Build a corpus for this lane, or raise lane_max_model_len"
             )
-        self.progress.phase("score", len(documents) * self.runs, unit="documents")
+        # Asked first: ids of another tokenizer mean nothing to this one, and some it doesn't know at all.
+        tokenizer = self._tokenizer()
+        runs = []
         texts: dict[int, str] = {}
-        runs = [self._run(documents, texts) for _ in range(self.runs)]
+        if tokenizer["ok"] is not False:
+            self.progress.phase("score", len(documents) * self.runs, unit="documents")
+            runs = [self._run(documents, texts) for _ in range(self.runs)]
         return {
             "schema": teacher_forcing_bank.RECORD_SCHEMA,
-            "corpus_sha256": teacher_forcing_bank.corpus_sha256(self.corpus),
+            "corpus_sha256": teacher_forcing_bank.corpus_sha256(corpus),
             "model": self.model.id,
             "max_model_len": limit,
             "version": self._version(),
-            "tokenizer": self._tokenizer(),
+            "tokenizer": tokenizer,
             "texts": {str(token): text for token, text in texts.items()},
             "runs": runs,
         }
@@ -138,8 +162,11 @@ class Scorer:
         except EngineError as error:
             if error.kind == NAN:
                 return {"error": {"kind": NAN, "message": error.message}}
+            hint = "Read the engine's log"
+            if error.status == 400:
+                hint = "Its ids or its length are not of this lane: compare model, revision and vocabulary with the bank's"
             raise JobError(
-                f"document {doc['id']} ({len(ids)} tokens) was not scored: {error.message}. Read the engine's log"
+                f"document {doc['id']} ({len(ids)} tokens, ids up to {max(ids)}) was not scored: {error.message}. {hint}"
             ) from error
         if scores.prompt_token_ids and scores.prompt_token_ids != ids:
             raise JobError(f"document {doc['id']}: the engine scored other tokens than it was sent. This API is not usable")

@@ -124,6 +124,8 @@ class Probe:
         self.params = params
         self.checks: list[Check] = []
         self.facts: dict[str, Any] = {}
+        # Whether the last logprobs that were seen are numbers; None: none were seen.
+        self.finite: bool | None = None
 
     def check(self, id: str, ok: bool, found: str, expected: str = "", remedy: str = "") -> None:
         self.checks.append(Check(id, self.params["host"], PASS if ok else FAIL, found, expected, "" if ok else remedy))
@@ -190,7 +192,7 @@ class Probe:
         if made:
             self.check(
                 "ENGINE.FINITE",
-                made.finite and bool(made.logprobs),
+                bool(self.finite),
                 f"{len(made.logprobs)} logprobs" + ("" if made.finite else ", not all of them finite"),
                 "finite logprobs",
                 "The engine computes NaN: verify weights and overlays on every rank.",
@@ -226,17 +228,24 @@ class Probe:
         tokens = made.completion_tokens or 0
         ok = bool(text.strip()) and made.finish_reason in FINISHED and tokens > 0
         found = f"{tokens} tokens in {seconds:.1f} s, finish_reason {made.finish_reason or 'none'}, {len(text)} characters"
-        empty = not text.strip() and made.finish_reason == "length"
-        self.check(
-            id,
-            ok,
-            found,
-            expected,
-            "Empty text of full length is what NaN logits give: verify weights and overlays on every rank."
-            if empty
-            else "Look at the engine's log.",
-        )
+        # Chat is asked without logprobs: what the completion showed of the numbers holds for it too.
+        if made.logprobs or not made.finite:
+            self.finite = made.finite
+        self.check(id, ok, found, expected, self.remedy_of_text(made, text))
         return made
+
+    def remedy_of_text(self, made: Generation, text: str) -> str:
+        """What to do about a text that is none. NaN is blamed only where nothing shows that the numbers are finite."""
+        if text.strip() or made.finish_reason != "length":
+            return "Look at the engine's log."
+        if not self.finite:
+            return "Empty text of full length is what NaN logits give: verify weights and overlays on every rank."
+        if text:
+            return "The numbers are finite and the text is blanks: a model that writes those (small, random, of another template), not a broken engine."
+        return (
+            "The numbers are finite and tokens were made, so something swallowed their text: compare the reasoning and tool-call parser of "
+            "lane_engine_args and the chat template with the model; /v1/completions shows what it writes."
+        )
 
     def failed(self, error: EngineError) -> str:
         if error.kind == TIMEOUT:

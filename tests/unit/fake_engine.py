@@ -27,7 +27,7 @@ class FakeEngine:
         self.weights = weights
         self.key: str | None = None
         self.nan_in: set[int] = set()  # lengths of prompts that give NaN
-        self.generation: str = "works"  # works, hangs, dies, empty, nan
+        self.generation: str = "works"  # works, hangs, dies, empty, nan, blanks, swallowed
         self.healthy = True
         self.cached = 0
         self.boot = 1000.0
@@ -152,7 +152,8 @@ class FakeEngine:
             tail = [0, 0, *ids, *made][-2:]
             values = self.logprobs((tail[0], tail[1]))
             made.append(max(range(VOCAB), key=values.__getitem__))
-        text = "" if self.generation == "empty" else "".join(chr(97 + token % 26) for token in made)
+        text = "".join(chr(97 + token % 26) for token in made)
+        text = {"empty": "", "blanks": "\n" * len(made)}.get(self.generation, text)
         choice = {"text": text, "finish_reason": "length", "token_ids": made if body.get("return_token_ids") else None}
         if "logprobs" in body:
             choice["logprobs"] = {"token_logprobs": [-1.0 if self.generation != "empty" else None] * len(made)}
@@ -163,7 +164,7 @@ class FakeEngine:
         if broken:
             return broken
         self.finished += 1
-        content = "" if self.generation == "empty" else "It warns ships."
+        content = {"empty": "", "blanks": "\n" * 16, "swallowed": ""}.get(self.generation, "It warns ships.")
         message = {"role": "assistant", "content": content, "reasoning": None}
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
         return 200, {"choices": [{"message": message, "finish_reason": "length"}], "usage": usage}

@@ -131,8 +131,14 @@ class EngineMetrics:
 
     @property
     def kv_cache_tokens(self) -> int | None:
-        """The pool in tokens. Boot log and load give other numbers: three that disagree (docs)."""
+        """The pool in tokens. Boot log and load give other numbers: three that disagree (docs).
+
+        vLLM 0.23 has no label for it; blocks by their size are what its boot log says of a model with one kind of attention.
+        """
         value = number(self.cache.get("kv_cache_size_tokens"))
+        blocks, size = number(self.cache.get("num_gpu_blocks")), number(self.cache.get("block_size"))
+        if value is None and blocks is not None and size is not None:
+            value = blocks * size
         return None if value is None else int(value)
 
     @property

@@ -110,3 +110,20 @@ def test_strict_fails_the_task(run_module: RunModule) -> None:
     assert result["failed"]
     assert "sparks ENGINE.COMPLETION" in result["msg"]
     assert run_module(engine_probe, {"base_url": "ftp://x"})["failed"]
+
+
+@pytest.mark.parametrize(
+    ("generation", "id", "words"),
+    [
+        ("blanks", "ENGINE.COMPLETION", "the text is blanks"),
+        ("blanks", "ENGINE.CHAT", "the text is blanks"),
+        ("swallowed", "ENGINE.CHAT", "compare the reasoning and tool-call parser"),
+    ],
+)
+def test_nan_is_not_blamed_where_the_numbers_are_finite(run_module: RunModule, generation: str, id: str, words: str) -> None:
+    with FakeEngine() as engine:
+        engine.generation = generation
+        checks = found(probe(run_module, engine))
+    assert checks["ENGINE.FINITE"]["status"] == "pass"
+    assert (checks[id]["status"], "NaN" in checks[id]["remedy"]) == ("fail", False)
+    assert words in checks[id]["remedy"]

@@ -26,6 +26,13 @@ def test_a_recorded_page() -> None:
     assert seen.spec is None
 
 
+def test_the_pool_of_an_engine_that_names_only_blocks() -> None:
+    """vLLM 0.23.0: its boot log says 524,288 tokens."""
+    line = 'vllm:cache_config_info{block_size="16",kv_cache_memory_bytes="3221225472",num_gpu_blocks="32768"} 1.0\n'
+    assert metrics.engine_metrics(line).kv_cache_tokens == 524_288
+    assert metrics.engine_metrics(line.replace('"32768"', '"None"')).kv_cache_tokens is None
+
+
 def test_speculative_decoding() -> None:
     seen = read("metrics_spec_ngram.txt").spec
     assert seen is not None

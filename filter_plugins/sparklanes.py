@@ -41,6 +41,7 @@ from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of, fabrics_of
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
 from ansible.module_utils.sparklanes.gates import forcing as gates_forcing
+from ansible.module_utils.sparklanes.gates import ground as gates_ground
 from ansible.module_utils.sparklanes.gates import health as gates_health
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from ansible.module_utils.sparklanes.gates import network, preflight
@@ -431,6 +432,8 @@ class FilterModule:
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,
             "sparklanes_engine": gates_forcing.engine,
+            "sparklanes_frozen_engine": gates_forcing.frozen_engine,
+            "sparklanes_ground": dicts(gates_ground.ground),
             "sparklanes_gate_a": gate_a,
             "sparklanes_gate_b": dicts(gates_launch.gate_b),
             "sparklanes_health": health,
@@ -439,6 +442,7 @@ class FilterModule:
             "sparklanes_other_lane": gates_launch.other_lane,
             "sparklanes_preflight": lane_preflight,
             "sparklanes_rails_kept": dicts(gates_reboot.rails_kept),
+            "sparklanes_ranks_alive": dicts(gates_launch.ranks_alive),
             "sparklanes_reach": dicts(gates_launch.reach),
             "sparklanes_reach_plans": gates_launch.reach_plans,
             "sparklanes_serves": gates_launch.serves,
@@ -471,6 +475,8 @@ class FilterModule:
             "sparklanes_logs_to_fetch": release_logs.to_fetch,
             "sparklanes_lost": controller.lost,
             "sparklanes_prune_table": release_prune.table,
+            "sparklanes_content_in_doubt": release_restore.content_in_doubt,
+            "sparklanes_standing": release_restore.what_stands,
             "sparklanes_reason": release_restore.why_it_failed,
             "sparklanes_release": release,
             "sparklanes_restore": release_restore.what_to_restore,

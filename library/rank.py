@@ -21,10 +21,11 @@ options:
   state:
     description:
       - V(started) creates and starts the container of O(release), unless that release already runs.
+      - V(logged) saves log and inspect record of each and leaves it running. It reports no change.
       - V(stopped) asks every rank container of the deployment on this Spark to end, saves log and
         inspect record of each as far as there is room, and removes it once it has ended.
     type: str
-    choices: [started, stopped]
+    choices: [started, stopped, logged]
     required: true
   release:
     description: The release to start, 12 hex digits. Needed for V(started).
@@ -113,7 +114,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "deployment": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["started", "stopped"], "required": True},
+            "state": {"type": "str", "choices": ["started", "stopped", "logged"], "required": True},
             "release": {"type": "str"},
             "secret_env": {"type": "dict", "default": {}, "no_log": True},
             "stop_timeout_seconds": {"type": "int", "default": 30},
@@ -132,6 +133,8 @@ def main() -> None:
     try:
         if wish["state"] == "started":
             result = rank.start(wish["release"], wish["secret_env"])
+        elif wish["state"] == "logged":
+            result = rank.save()
         else:
             result = rank.stop(wish["stop_timeout_seconds"])
     except (RankError, DockerError, OSError, ValueError) as error:

@@ -120,7 +120,7 @@ readiness:
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
-    C(last_good) (manifest and api of the frozen release that last passed all gates). What of these is there and can't be read is
+    C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.
   returned: always
   type: dict
@@ -210,7 +210,7 @@ def recorded(store: Store) -> dict[str, Any]:
         facts["releases"] = store.releases()
         kept = (store.spec(good), store.manifest(good)) if good else (None, None)
         if kept[0] and kept[1]:
-            facts["last_good"] = {"manifest": kept[1], "api": kept[0].get("api") or {}}
+            facts["last_good"] = {"manifest": kept[1], "api": kept[0].get("api") or {}, "spec": kept[0]}
     except (OSError, ValueError) as error:
         facts["last_good"] = {"unreadable": str(error)}
     return facts

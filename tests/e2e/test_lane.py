@@ -187,7 +187,7 @@ def test_a_lane_that_does_not_boot_gives_way_to_the_last_good_one(fleet: Fleet) 
     bad = json.dumps({"lane_engine_args_override": {"--dtype": "float128"}})
     fleet.play("playbooks/launch.yml", "-e", bad).failed("--dtype", f"Release {good}", "serves again")
     state = fleet.state()
-    assert (state["status"], state["current"], state["last_good"]) == ("restored", good, good)
+    assert (state["status"], state["current"], state["last_good"]) == ("restored-judged", good, good)
     assert "--dtype" in state["reason"]
     assert fleet.transaction() == {}
     logs = {path.name for path in fleet.receipts()[-1].glob("*.log")}

@@ -75,7 +75,7 @@ def test_another_controller_is_kept_out_until_it_recovers(serving: Fleet) -> Non
     serving.play("playbooks/recover.yml").failed("in phase", f"break_lock={held}")
     serving.play("playbooks/recover.yml", "-e", "break_lock=true").failed("takes the id of the lock", f"break_lock={held}")
     serving.play("playbooks/recover.yml", "-e", f"break_lock={held}").ok()
-    assert serving.state()["status"] == "restored"
+    assert serving.state()["status"] == "restored-judged"
     serving.play("playbooks/launch.yml").ok()
 
 
@@ -93,7 +93,7 @@ def test_a_controller_that_wakes_up_late_touches_nothing(serving: Fleet) -> None
     said = run.stdout.read()
     assert run.wait(timeout=300) != 0
     assert "lost the lock" in said
-    assert (serving.ranks(), serving.transaction(), serving.state()["status"]) == (before, {}, "restored")
+    assert (serving.ranks(), serving.transaction(), serving.state()["status"]) == (before, {}, "restored-judged")
     serving.play("playbooks/launch.yml").ok()
 
 

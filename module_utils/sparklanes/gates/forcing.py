@@ -14,6 +14,7 @@ from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as banks
 from ansible.module_utils.sparklanes.quality.teacher_forcing.stats import Limits
 from ansible.module_utils.sparklanes.quality.teacher_forcing.window import fitting, too_long
+from ansible.module_utils.sparklanes.rank.drift import flags_of, unwrapped
 
 
 def engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lane: Facts) -> dict[str, Any]:
@@ -24,6 +25,22 @@ def engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lane: Facts) 
         "kv_cache_dtype": lane.get("lane_kv_cache_dtype") or "auto",
         "tensor_parallel_size": lane["lane_tensor_parallel_size"],
         "max_num_batched_tokens": lane.get("lane_max_num_batched_tokens") or 0,
+        "enforce_eager": "--enforce-eager" in flags,
+        "speculative_config": flags.get("--speculative-config") or "",
+        "ranks": [identity(host, specs[host], hostvars[host].get("model_weights_result")) for host in hosts],
+    }
+
+
+def frozen_engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts) -> dict[str, Any]:
+    """As `engine`, of a release that was frozen: what its own command says, whatever the lane has become since."""
+    head = specs[hosts[0]]
+    flags = flags_of(unwrapped([str(word) for word in [head.get("entrypoint"), *head["command"]] if word]))[1]
+    log = (answered(hostvars[hosts[0]].get("gates_rank")) or {}).get("log") or {}
+    return {
+        "vllm_version": str(log.get("version") or ""),
+        "kv_cache_dtype": flags.get("--kv-cache-dtype") or "auto",
+        "tensor_parallel_size": int(flags.get("--tensor-parallel-size") or 1),
+        "max_num_batched_tokens": flags.get("--max-num-batched-tokens") or 0,
         "enforce_eager": "--enforce-eager" in flags,
         "speculative_config": flags.get("--speculative-config") or "",
         "ranks": [identity(host, specs[host], hostvars[host].get("model_weights_result")) for host in hosts],

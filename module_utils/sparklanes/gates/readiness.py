@@ -300,7 +300,11 @@ def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Look], release: str) -
         if seen.facts is None:
             made.append(judged("RANK.ALIVE", host, None, seen.problem, f"runs release {release}", f"Look at {host}."))
             continue
-        rank = seen.facts
+        rank, box = seen.facts, seen.facts.get("container") or {}
+        if box.get("status") == "paused":  # Docker calls it running
+            remedy = f"On {host}: docker unpause {box.get('name')}, by whom paused it."
+            made.append(judged("RANK.ALIVE", host, False, f"{box.get('name')} is paused", f"runs release {release}", remedy))
+            continue
         ok = bool(rank.get("running")) and rank.get("release") == release
         found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
         made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))

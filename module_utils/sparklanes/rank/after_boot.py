@@ -25,6 +25,7 @@ from ansible.module_utils.sparklanes.rank.run import Rank, RankError
 from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock
 from ansible.module_utils.sparklanes.release.transaction import (
     DEATHS_BEFORE_A_PERSON,
+    JUDGED,
     RESTORED,
     SERVING,
     SUSPECT,
@@ -53,7 +54,7 @@ def decide(policy: str, state: DeploymentState, transaction: Transaction | None)
             f"stays down: transaction {transaction.id} of {transaction.controller} is open in phase '{transaction.phase}'. "
             "playbooks/recover.yml finishes or undoes it"
         )
-    if state.status not in (SERVING, RESTORED, UNBANKED, SUSPECT) or not state.current:
+    if state.status not in (SERVING, RESTORED, JUDGED, UNBANKED, SUSPECT) or not state.current:
         return "", ""
     if policy != LAUNCH:
         return (
@@ -62,7 +63,7 @@ def decide(policy: str, state: DeploymentState, transaction: Transaction | None)
         )
     if state.waits_for_a_person():
         return "", f"stays down: {len(state.deaths)} deaths were not explained. A person reads the saved logs first"
-    if state.status not in (SERVING, RESTORED) or state.current != state.last_good:
+    if state.status not in (SERVING, RESTORED, JUDGED) or state.current != state.last_good:
         return (
             "",
             f"stays down: release {state.current} served as {state.status}, and only what passed all gates starts by itself",

@@ -136,8 +136,21 @@ class Rank:
         before = "".join(f"{box.name} ({box.status}) of release {box.release}\n" for box in boxes)
         return {"changed": bool(boxes), "diff": {"before": before, "after": ""}}
 
+    def save(self) -> dict[str, Any]:
+        """Save the log of each rank as it is now; it runs on."""
+        for box in self.ours():
+            self.actions.append(f"Save the log of {box.name}")
+            if not self.check:
+                self.keep(box)
+        return {"changed": False}
+
     def remove(self, box: Container) -> None:
-        """Save the log of an ended container where there is room, then remove it. Docker itself refuses a running one."""
+        """Save the log of an ended container, then remove it. Docker itself refuses a running one."""
+        self.keep(box)
+        self.docker.call("rm", box.id)
+
+    def keep(self, box: Container) -> None:
+        """Save the log of a container where there is room, and give it to whoever fetches it."""
         spec = self.store.spec(box.release) if box.release else None
         stamp = self.stamp or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         # A release that was pruned names its secrets no more: then no value is written.
@@ -156,7 +169,6 @@ class Rank:
         if saved.path:
             lend(Path(saved.path))
             self.logs.append(saved.path)
-        self.docker.call("rm", box.id)
 
 
 def _free_name(folder: Path, label: str) -> Path:

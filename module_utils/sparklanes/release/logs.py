@@ -16,7 +16,8 @@ from ansible.module_utils.sparklanes.common.registered import HostVars, look, wo
 Facts = Mapping[str, Any]
 # What module `rank` was registered as, on rank 0 and on the others: when stopped, and when started, where it clears away what had ended.
 STOPPED = ("rank_stopped_head", "rank_stopped_worker")
-_RESULTS = (*STOPPED, "__rank_started", "__rank_head_started")
+LOGGED = "rank_logged"
+_RESULTS = (*STOPPED, LOGGED, "__rank_started", "__rank_head_started")
 
 
 def to_fetch(hostvars: HostVars, host: str, receipts: str) -> list[dict[str, Any]]:
@@ -81,9 +82,10 @@ def sentence(hostvars: HostVars, hosts: Sequence[str], receipts: str) -> str:
 
 
 def _without(known: Facts, name: str) -> str:
-    if known.get(name) is None:
-        return "it was not asked to stop its rank"
-    seen = look(known[name])
+    asked = known.get(name) if known.get(name) is not None else known.get(LOGGED)
+    if asked is None:
+        return "it was not asked for one"
+    seen = look(asked)
     return seen.problem if seen.facts is None else "no container of this deployment was there"
 
 

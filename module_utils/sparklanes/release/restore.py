@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.checks import FAIL
 from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
 from ansible.module_utils.sparklanes.release.cause import unknown, weigh
 from ansible.module_utils.sparklanes.release.transaction import DeploymentState, unreadable
@@ -22,12 +23,12 @@ def reason(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
 def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """Which release to start again, or why none is.
 
-    now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api and, where none is
-    started, `refusal` as a sentence.
+    now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api, specs (of each host) and, where none
+    is started, `refusal` as a sentence.
     """
 
     def none(text: str) -> dict[str, Any]:
-        return {"release": "", "manifest": {}, "api": {}, "refusal": text}
+        return {"release": "", "manifest": {}, "api": {}, "specs": {}, "refusal": text}
 
     if unknown(now) or not now:
         return none(unknown(now) or "no rank was asked")
@@ -58,7 +59,45 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
     nodes = [str(node) for node in first["manifest"].get("nodes") or now]
     if nodes != list(now):
         return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
-    return {"release": release, "manifest": first["manifest"], "api": first["api"], "refusal": ""}
+    specs = {host: dict(kept.get("spec") or {}) for host, kept in frozen.items()}
+    return {"release": release, "manifest": first["manifest"], "api": first["api"], "specs": specs, "refusal": ""}
+
+
+# Checks that what is read or computed fails, where all else is well: bad weights, a bad overlay, bad numbers.
+_CONTENT = ("TF.", "WEIGHTS.", "OVERLAYS.", "ENGINE.")
+# These fail where an engine hangs or is not there: no word about what it computes.
+_SILENCE = ("ENGINE.HEALTH", "ENGINE.MODELS", "ENGINE.COMPLETION", "ENGINE.CHAT")
+
+
+def content_in_doubt(record: Facts) -> list[str]:
+    """Ids of failed checks of a launch by which files may hold something else than they are taken for, whatever size and times say.
+
+    record: verdict and checks of each gate, as role gates keeps it. What did not fail, or could not be judged, accuses no file.
+    """
+    checks = [check for gate in record.values() for check in (gate or {}).get("checks") or []]
+    ids = {str(check.get("id")) for check in checks if check.get("status") == FAIL}
+    return sorted(id_ for id_ in ids if id_.startswith(_CONTENT) and id_ not in _SILENCE)
+
+
+def standing(ranks: Mapping[str, Look]) -> dict[str, Any]:
+    """What a look at each rank found: `dead` (hosts whose rank has ended or is gone), `paused`, `unknown`, and all of it as a `sentence`."""
+    words: dict[str, str] = {}
+    found: dict[str, list[str]] = {"dead": [], "paused": [], "unknown": []}
+    for host, seen in ranks.items():
+        if seen.facts is None:
+            found["unknown"].append(host)
+            words[host] = f"could not be looked at ({seen.problem.rstrip('. ')})"
+            continue
+        box = seen.facts.get("container") or {}
+        if box.get("status") == "paused":
+            found["paused"].append(host)
+            words[host] = f"is paused (docker unpause {box.get('name')})"
+        elif seen.facts.get("running"):
+            words[host] = "runs"
+        else:
+            found["dead"].append(host)
+            words[host] = f"has ended with exit code {box.get('exit_code')}" if box else "is gone"
+    return {**found, "sentence": ", ".join(f"the rank of {host} {said}" for host, said in words.items())}
 
 
 def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
@@ -78,3 +117,8 @@ def what_to_restore(
 ) -> dict[str, Any]:
     """`restore`, from what role rank saw of each Spark once nothing ran any more (rank_before_restore)."""
     return restore(looks(hostvars, hosts, "rank_before_restore", "readiness"), why, failed_release, forget_deaths)
+
+
+def what_stands(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
+    """`standing`, from what role rank asked each rank (rank_autopsy)."""
+    return standing(looks(hostvars, hosts, "rank_autopsy"))

@@ -20,7 +20,7 @@ from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.engine.api import address
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of
 from ansible.module_utils.sparklanes.release import controller
-from ansible.module_utils.sparklanes.release.transaction import FAILED, RESTORED, SERVING, STOPPED, SUSPECT, UNBANKED
+from ansible.module_utils.sparklanes.release.transaction import FAILED, JUDGED, RESTORED, SERVING, STOPPED, SUSPECT, UNBANKED
 
 Facts = Mapping[str, Any]
 
@@ -29,6 +29,7 @@ _SAYS = {
     SERVING: "serving, passed all gates",
     UNBANKED: "serving-unbanked: there is no bank to compare with, so it is not last good",
     RESTORED: "restored, not judged: it is the last good release, started again after a failure",
+    JUDGED: "restored: the last good release, started again after a failure and judged against its bank",
     SUSPECT: "suspect: it runs, but was judged again and failed",
 }
 _NEXT = {

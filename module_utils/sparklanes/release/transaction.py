@@ -26,9 +26,10 @@ SERVING = "serving"
 UNBANKED = "serving-unbanked"
 STOPPED = "stopped"
 FAILED = "failed"
-RESTORED = "restored"
+RESTORED = "restored"  # started again after a failure, alive, and compared with nothing
+JUDGED = "restored-judged"  # the same, and within its bank's own noise
 SUSPECT = "suspect"
-STATUSES = (SERVING, UNBANKED, RESTORED, SUSPECT, STOPPED, FAILED)
+STATUSES = (SERVING, UNBANKED, RESTORED, JUDGED, SUSPECT, STOPPED, FAILED)
 
 # Two deaths that nobody explained, and everything waits for a person (docs/architecture.md, "A transaction").
 DEATHS_BEFORE_A_PERSON = 2

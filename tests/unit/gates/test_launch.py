@@ -192,3 +192,20 @@ def test_a_corpus_suits_the_lane(more: dict[str, Any], chunk: int, min_chunk: in
     made = forcing.corpus(lane(**more), {"text": []}, 16384, 200)
     assert (made["chunk"], made["min_chunk"], made.get("max_model_len")) == (chunk, min_chunk, longest)
     assert (made["source"], made["max_doc_tokens"], made["chat_tokens"]) == ({"text": []}, 16384, 200)
+
+
+def test_a_paused_rank_fails_at_once_and_nobody_waits_for_its_engine() -> None:
+    """Docker calls a paused container running, and each question to its engine waits for its time-out."""
+    box = {"name": "sparklanes-sparks-rank1", "status": "paused"}
+    ranks = {"s1": {"running": True, "release": RELEASE}, "s2": {"running": True, "release": RELEASE, "container": box}}
+    known = registered(HOSTS, gates_rank=ranks, gates_probe={"s1": {"skipped": True, "changed": False}})
+    (row,) = [check for check in launch.alive(known, HOSTS, RELEASE) if check.status == "fail"]
+    assert (row.host, row.id, row.found) == ("s2", "RANK.ALIVE", "sparklanes-sparks-rank1 is paused")
+    assert "docker unpause sparklanes-sparks-rank1" in row.remedy
+
+
+def test_ranks_that_live_without_an_answer_of_the_engine_do_not_pass() -> None:
+    ranks = {host: {"running": True, "release": RELEASE} for host in HOSTS}
+    for probe in (None, {"skipped": True}, {}):
+        known = registered(HOSTS, gates_rank=ranks, gates_probe={"s1": probe})
+        assert failed(launch.alive(known, HOSTS, RELEASE)) == {"s1 ENGINE.HEALTH"}

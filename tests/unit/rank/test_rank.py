@@ -207,7 +207,6 @@ def test_a_full_log_disk_keeps_no_rank_from_stopping(bench: Bench, monkeypatch: 
     assert not saved["whole"]
     assert str(bench.tmp / "log") in saved["problem"]
     assert "the disk is full" in saved["problem"]
-    assert any("the disk is full" in str(warning) for warning in result["warnings"])
     # The next start finds no container of ours in its way.
     assert bench("started")["changed"]
 
@@ -232,3 +231,12 @@ def test_what_was_saved_is_told_also_where_the_rest_failed(bench: Bench) -> None
     assert result["failed"]
     assert len(result["logs"]) == 1
     assert result["saved"][0]["whole"]
+
+
+def test_the_log_of_a_rank_is_saved_while_it_runs_on(bench: Bench) -> None:
+    bench("started")
+    result = bench("logged")
+    assert not result["changed"]
+    assert Path(result["saved"][0]["path"]).read_text().startswith("the log of")
+    assert bench.docker()["containers"][0]["State"]["Running"]
+    assert bench.calls("stop") == bench.calls("rm") == []

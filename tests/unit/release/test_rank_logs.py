@@ -93,7 +93,7 @@ def test_of_each_rank_without_a_log_it_is_said_why() -> None:
     assert "Of s2 there is no log: docker stop failed (exit 1): Cannot connect to the Docker daemon." in text
     assert "Of s3 there is no log: no answer over ssh (Connection refused)." in text
     assert "Of s4 there is no log: no container of this deployment was there." in text
-    assert "Of s5 there is no log: it was not asked to stop its rank." in text
+    assert "Of s5 there is no log: it was not asked for one." in text
     assert (
         "The log of s6 is on it as /var/log/sparklanes/sparks/T1/rank0.log and could not be brought here: No space left" in text
     )

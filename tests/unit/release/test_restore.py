@@ -151,3 +151,53 @@ def test_what_to_restore_is_read_from_the_hosts() -> None:
     assert rules.what_to_restore(doubtful, ["s1", "s2"], {}, BAD)["release"] == ""
     assert rules.what_to_restore(doubtful, ["s1", "s2"], {}, BAD, forget_deaths=True)["release"] == GOOD
     assert rules.what_to_restore(registered(["s1"]), ["s1"], {}, BAD)["release"] == "", "who was not asked restores nothing"
+
+
+def gate(*checks: tuple[str, str]) -> dict[str, Any]:
+    return {"verdict": "fail", "checks": [{"id": id_, "status": status} for id_, status in checks]}
+
+
+def test_content_is_in_doubt_where_numbers_or_files_failed_and_nowhere_else() -> None:
+    """Reading every byte takes minutes, and is owed wherever bytes may have changed under the same size and times."""
+    doubt = rules.content_in_doubt
+    assert doubt(
+        {"A": gate(("WEIGHTS.STAGED", "pass")), "teacher forcing": gate(("TF.BIAS", "fail"), ("TF.FINITE", "pass"))}
+    ) == ["TF.BIAS"]
+    assert doubt({"alive": gate(("ENGINE.FINITE", "fail"))}) == ["ENGINE.FINITE"]
+    assert doubt({"alive": gate(("ENGINE.CONTENT", "fail"))}) == ["ENGINE.CONTENT"]
+    assert doubt({"alive": gate(("ENGINE.HEALTH", "fail"), ("ENGINE.COMPLETION", "fail"), ("RANK.ALIVE", "fail"))}) == []
+    assert doubt({"B": gate(("MEM.SETTLED", "fail"))}) == []
+    assert doubt({}) == []
+    assert doubt({"A": None}) == []
+
+
+def test_each_rank_is_said_to_stand_as_it_was_seen() -> None:
+    box = {"name": "c", "exit_code": 137, "status": "exited"}
+    found = rules.standing(
+        {
+            "s1": Look({"running": True, "container": {"status": "running"}}),
+            "s2": Look({"running": False, "container": box}),
+            "s3": Look({"running": True, "container": {"status": "paused", "name": "c"}}),
+            "s4": Look({"running": False, "container": {}}),
+            "s5": Look(None, "Cannot connect to the Docker daemon", broke=True),
+        }
+    )
+    assert (found["dead"], found["paused"], found["unknown"]) == (["s2", "s4"], ["s3"], ["s5"])
+    assert found["sentence"] == (
+        "the rank of s1 runs, the rank of s2 has ended with exit code 137, the rank of s3 is paused (docker unpause c), "
+        "the rank of s4 is gone, the rank of s5 could not be looked at (Cannot connect to the Docker daemon)"
+    )
+
+
+def test_who_was_not_asked_is_not_said_to_be_silent() -> None:
+    seen = registered(["s1", "s2", "s3"], rank_before_restore={"s1": {"readiness": facts()}, "s2": {"unreachable": True}})
+    refusal = rules.what_to_restore(seen, ["s1", "s2", "s3"], {}, BAD)["refusal"]
+    assert refusal.startswith("s2 did not answer; s3 could not be looked at (was not asked")
+
+
+def test_what_is_restored_carries_the_spec_of_each_rank() -> None:
+    kept = {
+        host: {"manifest": {"lane": "old", "nodes": ["s1", "s2"]}, "api": {}, "spec": {"node": host}} for host in ("s1", "s2")
+    }
+    now = {host: facts(last_good=GOOD) | {"last_good": kept[host]} for host in kept}
+    assert restore(now, {}, BAD)["specs"] == {"s1": {"node": "s1"}, "s2": {"node": "s2"}}

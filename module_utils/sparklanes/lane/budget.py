@@ -31,6 +31,9 @@ OTHER_MOST_GIB = 16.71
 # 2,048 tokens × 154,880 rows × (2 + 4) bytes: logits and their logarithms, for a moment, seen by no profile (vLLM 52054).
 SCORING_GIB = 1.77
 SCORING_BYTES = 6
+SCORING_ROWS = 154_880
+# The most that any recorded lane computes in one step (Flash, TP4 with a window of a million).
+MOST_TOKENS = 16_384
 # The largest that a measured lane serves with; 64 GB was suspected in sudden power-offs (field report of DeepSeek-v4-Flash, issue 31).
 SHM_GIB = 32.0
 
@@ -120,6 +123,31 @@ def total_of(lane: Lane, node: Node | None) -> float | None:
     return SPARK_GIB if lane.get("lane_gpu_arch") == "sm_121" else None
 
 
+def ranks_of(lane: Lane) -> int:
+    """Over how many GPUs a lane spreads its weights."""
+    return max(1, (lane.get("lane_tensor_parallel_size") or 1) * (lane.get("lane_pipeline_parallel_size") or 1))
+
+
+def reshaped(lane: Lane) -> tuple[int, int] | None:
+    """For how many ranks the numbers of lane_memory were taken and how many this lane has, where these are not the same."""
+    recorded, now = lane["lane_memory"]["ranks"], ranks_of(lane)
+    return (recorded, now) if recorded and recorded != now else None
+
+
+def weights_given(lane: Lane, said: str) -> tuple[float | None, float | None, str]:
+    """GiB of weights on a rank at least and at most, and who says so. In another shape than the recorded one they are spread anew."""
+    gib, shape = lane["lane_memory"]["weights_gib"], reshaped(lane)
+    if gib is None or shape is None:
+        return gib, gib, said
+    spread = gib * shape[0] / shape[1]
+    # What each rank holds alike (norms, routers, a drafter) does not shrink with more of them.
+    return (
+        spread,
+        max(gib, spread),
+        f"{gib:g} on each of {shape[0]} ranks is {gib * shape[0]:.1f} GiB, over {shape[1]} here; {said}",
+    )
+
+
 def kv_given(lane: Lane) -> tuple[float | None, str]:
     """GiB of KV cache that the worst rank has, and who says so."""
     if lane.get("lane_kv_cache_memory_bytes"):
@@ -127,6 +155,8 @@ def kv_given(lane: Lane) -> tuple[float | None, str]:
     memory = lane["lane_memory"]
     if memory["kv_gib"] is None:
         return None, "sized by the engine, lane_memory.kv_gib is unknown"
+    if shape := reshaped(lane):
+        return None, f"sized by the engine, lane_memory.kv_gib is of {shape[0]} ranks"
     less = memory["worker_less_gib"] if (lane.get("lane_nodes") or 1) > 1 else 0.0
     return max(0.0, memory["kv_gib"] - less), "lane_memory.kv_gib" + (f", a worker {less:g} GiB less" if less else "")
 
@@ -148,7 +178,7 @@ def budget(lane: Lane, node: Node | None = None) -> Budget:
     said = str(memory["source"] or "lane_memory")
     total = total_of(lane, node)
     kv, kv_source = kv_given(lane)
-    weights = memory["weights_gib"]
+    weights, weights_most, weights_source = weights_given(lane, said)
     drafter = 0.0 if memory["drafter_gib"] is None and not lane.get("lane_drafter") else memory["drafter_gib"]
     graphs = 0.0 if memory["graphs_gib"] is None and _eager(lane) else memory["graphs_gib"]
     share = lane.get("lane_gpu_memory_utilization")
@@ -156,7 +186,12 @@ def budget(lane: Lane, node: Node | None = None) -> Budget:
         kv = max(0.0, share * total - weights - drafter)
         kv_source = f"what lane_gpu_memory_utilization {share:g} leaves, activations included"
     parts = {"weights": weights, "drafter": drafter, "graphs": graphs, "kv cache": kv}
-    sources = {"weights": said, "drafter": said, "graphs": "--enforce-eager" if _eager(lane) else said, "kv cache": kv_source}
+    sources = {
+        "weights": weights_source,
+        "drafter": said,
+        "graphs": "--enforce-eager" if _eager(lane) else said,
+        "kv cache": kv_source,
+    }
     rows = [Row(name, gib, sources[name] if gib is not None else "unknown") for name, gib in parts.items()]
     unknown = tuple(
         f"lane_memory.{name}_gib" if name != "kv cache" else "lane_memory.kv_gib" for name in parts if parts[name] is None
@@ -173,6 +208,7 @@ def budget(lane: Lane, node: Node | None = None) -> Budget:
         less = memory["worker_less_gib"] if (lane.get("lane_nodes") or 1) > 1 else 0.0
         rows.append(Row("all else", None, f"unknown: {IDLE_GIB:g} on an idle Spark, {OTHER_MOST_GIB:g} the most of any lane"))
         least, most = known + extra + IDLE_GIB, known + extra + less + OTHER_MOST_GIB
+    most += (weights_most or 0.0) - (weights or 0.0)
     rows.append(Row("kept free", memory["reserve_gib"], "lane_memory.reserve_gib"))
     taken, why = scoring(lane)
     rows.append(Row("scoring, for a moment", taken, why))
@@ -363,6 +399,8 @@ def check_utilization_to_come(lane: Lane, host: str, node: Node) -> list[Check]:
 def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """What the gates need besides: a lane may serve well and die of being scored. Only a warning, since scoring is a choice."""
     sum_ = budget(lane, node)
+    if sum_.have is not None and (too_many := _many_tokens(lane, host, sum_.have - sum_.least)):
+        return too_many
     if sum_.have is None or sum_.most is None:
         return []  # BUDGET.FIT says what is unknown
     taken, source = scoring(lane)
@@ -375,6 +413,22 @@ def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check
         "or lane_max_num_batched_tokens of 512 to 1024."
     )
     return [Check("BUDGET.SCORING", host, WARN, found, f"≤ {max(0.0, left):.2f} GiB", remedy)]
+
+
+def _many_tokens(lane: Lane, host: str, left: float) -> list[Check]:
+    """A step of more tokens than any recorded lane's: what the logprobs of one document take, beside what is left at most."""
+    tokens, memory = lane.get("lane_max_num_batched_tokens") or 0, lane["lane_memory"]
+    if tokens <= MOST_TOKENS or memory["scoring_gib"] is not None:
+        return []
+    step, rows = min(tokens, lane.get("lane_max_model_len") or tokens), memory["vocab_size"] or SCORING_ROWS
+    taken = step * rows * SCORING_BYTES / GIB
+    fits = max(2048, int(left * GIB / (rows * SCORING_BYTES)) // 1024 * 1024)
+    found = (
+        f"lane_max_num_batched_tokens {tokens:,}, {MOST_TOKENS:,} are the most of any recorded lane: scoring takes {taken:.1f} GiB of each "
+        f"rank for a moment ({step:,} tokens × {rows:,} rows × {SCORING_BYTES} bytes), at most {max(0.0, left):.1f} GiB are left"
+    )
+    remedy = f"Set lane_max_num_batched_tokens to at most {min(fits, MOST_TOKENS):,}; what was measured goes into lane_memory.scoring_gib."
+    return [Check("BUDGET.SCORING", host, FAIL if taken > left else WARN, found, f"≤ {max(0.0, left):.1f} GiB", remedy)]
 
 
 def check_shm(lane: Lane, host: str, node: Node | None = None) -> list[Check]:

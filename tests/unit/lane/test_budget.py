@@ -388,3 +388,82 @@ def test_no_numbers_break_it_and_an_unknown_part_never_passes(memory: dict[str, 
         assert fit[0].status == "fail"
     assert all(check.remedy for check in made if check.status in ("fail", "warn"))
     assert budget.text(lane_, node)
+
+
+# --- another shape, another step -------------------------------------------------------------------------------
+
+
+def test_every_shipped_number_of_weights_says_for_how_many_ranks() -> None:
+    for name in lane_files.ALL:
+        made, _ = lane_schema.resolve(lane_files.variables_of(name), OPTIONS, "s1")
+        memory = made["lane_memory"]
+        assert memory["weights_gib"] is None or memory["ranks"] == budget.ranks_of(made), name
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "tensor", "pipeline", "sum_"),
+    [
+        ("flash_w4a16_dflash2_tp2_262k", 1, 1, 1, "88.85 on each of 2 ranks is 177.7 GiB, over 1 here"),
+        ("flash_w4a16_dflash2_tp2_1m", 1, 1, 1, "is 177.7 GiB, over 1 here"),
+        ("flash_nvfp4_dflash2_tp4_1m", 2, 2, 1, "45.5 on each of 4 ranks is 182.0 GiB, over 2 here"),
+        ("flash_nvfp4_dflash2_tp4_1m", 2, 1, 2, "is 182.0 GiB, over 2 here"),
+        ("glm53_bare", 2, 2, 1, "is 382.1 GiB, over 2 here"),
+        ("glm53_dcp4_nvfp4", 3, 1, 3, "over 3 here"),
+    ],
+)
+def test_fewer_sparks_hold_more_weights_each(name: str, nodes: int, tensor: int, pipeline: int, sum_: str) -> None:
+    shape = {"lane_nodes": nodes, "lane_tensor_parallel_size": tensor, "lane_pipeline_parallel_size": pipeline}
+    made, _ = lane_schema.resolve({**lane_files.variables_of(name), **shape}, OPTIONS, "s1")
+    check = the("BUDGET.FIT", budget.checks(made, "s1"))
+    weights = next(row for row in budget.budget(made).rows if row.item == "weights")
+    assert sum_ in weights.source
+    assert f"weights {weights.gib:.1f}" in check.found
+    assert check.status == "fail", check
+    # The same numbers for the shape that they are of.
+    ours, _ = lane_schema.resolve(lane_files.variables_of(name), OPTIONS, "s1")
+    assert of("fail", budget.checks(ours, "s1")) == set()
+
+
+def test_more_ranks_spread_the_weights_but_never_pass_by_that_alone() -> None:
+    memory = {"ranks": 2, "weights_gib": 100.0, "drafter_gib": 0, "graphs_gib": 0, "other_gib": 10.0, "kv_gib": 9.0}
+    shape = {"lane_nodes": 4, "lane_tensor_parallel_size": 4, "lane_kv_cache_memory_bytes": "8GiB"}
+    sum_ = budget.budget(lane(shape, memory))
+    assert sum_.least == pytest.approx(68)
+    assert sum_.most == pytest.approx(118)
+    unpinned = lane({"lane_nodes": 4, "lane_tensor_parallel_size": 4}, memory)
+    assert budget.kv_given(unpinned) == (None, "sized by the engine, lane_memory.kv_gib is of 2 ranks")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "status", "words"),
+    [
+        (8192, None, ""),
+        (16_384, None, ""),
+        (65_536, "warn", "65,536 tokens × 154,880 rows × 6 bytes"),
+        (262_144, "fail", "scoring takes 226.9 GiB"),
+    ],
+)
+def test_steps_larger_than_any_recorded_are_said_with_numbers(tokens: int, status: str | None, words: str) -> None:
+    variables = {**lane_files.variables_of("flash_nvfp4_dflash2_tp2"), "lane_max_num_batched_tokens": tokens}
+    made, _ = lane_schema.resolve(variables, OPTIONS, "s1")
+    found = [check for check in budget.checks(made, "s1") if check.id == "BUDGET.SCORING"]
+    if status is None:
+        assert not any("any recorded lane" in check.found for check in found)
+        return
+    (check,) = found
+    assert check.status == status, check
+    assert words in check.found
+    assert "Set lane_max_num_batched_tokens to at most" in check.remedy
+    measured_, _ = lane_schema.resolve({**variables, "lane_memory_override": {"scoring_gib": 0.3}}, OPTIONS, "s1")
+    assert not any("any recorded lane" in row.found for row in budget.checks(measured_, "s1"))
+
+
+def test_a_large_step_of_a_small_window_takes_what_the_window_takes() -> None:
+    variables = {
+        **lane_files.variables_of("flash_nvfp4_dflash2_tp2"),
+        "lane_max_num_batched_tokens": 65_536,
+        "lane_max_model_len": 4096,
+    }
+    made, _ = lane_schema.resolve(variables, OPTIONS, "s1")
+    check = the("BUDGET.SCORING", budget.checks(made, "s1"))
+    assert (check.status, "4,096 tokens × 154,880 rows" in check.found) == ("warn", True)

@@ -61,7 +61,7 @@ GOOD: dict[str, Any] = {
     "lane_engine_env": {"HF_HUB_OFFLINE": "1"},
     "lane_fabric_env": {"RANK_ADDRESS": "host_ip"},
     "lane_container": {"entrypoint": "vllm", "command_prefix": ["serve"], "mounts": [{"source": "/srv/cache", "target": "/cache", "read_only": False, "create": True}]},
-    "lane_memory": {"kv_bytes_per_token": 1024, "weights_gib": 1, "drafter_gib": 0, "other_gib": 1, "reported": [{"what": "died", "source": "a report", "from_max_model_len": 9000}]},
+    "lane_memory": {"kv_bytes_per_token": 1024, "ranks": 2, "weights_gib": 1, "drafter_gib": 0, "other_gib": 1, "reported": [{"what": "died", "source": "a report", "from_max_model_len": 9000}]},
     "lane_served_model_name": ["good"],
     "lane_kv_cache_memory_bytes": "64MiB",
     "lane_max_model_len": 4096,

@@ -143,6 +143,7 @@ from ansible.module_utils.sparklanes.docker.containers import (
 from ansible.module_utils.sparklanes.docker.refusals import refusal_of
 from ansible.module_utils.sparklanes.engine import log as engine_log
 from ansible.module_utils.sparklanes.engine.lines import tells
+from ansible.module_utils.sparklanes.engine.rank_log import RankLog
 from ansible.module_utils.sparklanes.rank import evidence
 from ansible.module_utils.sparklanes.release.store import Store
 
@@ -205,7 +206,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def failure_of(box: Container, log: engine_log.RankLog) -> tuple[str, str]:
+def failure_of(box: Container, log: RankLog) -> tuple[str, str]:
     """The first cause and its remedy; empty texts where nothing failed."""
     how = f"{box.name} ended with exit code {box.exit_code}" + (f" ({box.signal})" if box.signal else "")
     how += ", killed for memory" if box.oom_killed else ""

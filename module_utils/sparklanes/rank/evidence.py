@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ def gather(
     since = max(started or 0.0, until - LONGEST_SECONDS)
     boot = boot_time(root)
     unread: list[str] = []
-    kernel = _kernel(run, since, until, boot, unread)
+    # A host that is a container (of systemd, as in a sandbox) has no kernel of its own: what that says is of its neighbours too.
+    kernel = [] if (root / "run/systemd/container").exists() else _kernel(run, since, until, boot, unread)
     journal = _journal(run, since, until, unread)
     return {
         "started": started,
@@ -46,13 +48,22 @@ def gather(
     }
 
 
-def boot_time(root: Path = Path("/")) -> float | None:
-    """When this machine was booted, by the clock of now."""
+def boot_time(root: Path = Path("/"), ticks: int = 0) -> float | None:
+    """When this machine was booted, by the clock of now: when its first process started, which a container as a host has too.
+
+    ticks: of the kernel's clock in a second, 0 for those of this kernel.
+    """
     try:
         lines = (root / "proc/stat").read_text(encoding="ascii", errors="replace").splitlines()
-        return next((float(line.split()[1]) for line in lines if line.startswith("btime ")), None)
-    except (OSError, ValueError, IndexError):
+        kernel = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
+    try:
+        # Field 22 of proc_pid_stat(5), counted after the name, which may hold blanks.
+        first = (root / "proc/1/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+        return kernel + float(first) / (ticks or os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return kernel
 
 
 def addresses(run: Run) -> list[str]:

@@ -8,60 +8,16 @@ nothing. So evidence has a weight by what it is, not by where or when it was fou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from enum import IntEnum
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import Look
-from ansible.module_utils.sparklanes.docker.containers import signal_of
-from ansible.module_utils.sparklanes.docker.refusals import refusal_of
+from ansible.module_utils.sparklanes.release.evidence_of_rank import Cause, Weight, of_look, of_words
 
 Facts = Mapping[str, Any]
 
-# Between the boot of a machine and its first container lie seconds; a clock that was set anew moves both.
-BOOT_MARGIN_SECONDS = 5.0
 SAID = 3  # causes in the sentence; the others stand in `also`
-
-
-class Weight(IntEnum):
-    """From what explains all the rest to what explains nothing."""
-
-    MACHINE = 0
-    DEATH = 1
-    OWN = 2
-    KERNEL = 3
-    DOCKER = 4
-    ENDED = 5
-    LOST = 6
-    CONSEQUENCE = 7
-    REMARK = 8
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One explanation: a stable id, the node, a sentence without the node's name and full stop, and what follows from it.
-
-    `death`: a rank ended and nobody meant it to. `consequence`: something else happened before.
-    """
-
-    id: str
-    host: str
-    sentence: str
-    remedy: str = ""
-    weight: Weight = Weight.OWN
-    hardware_or_memory: bool = False
-    death: bool = False
-
-    @property
-    def consequence(self) -> bool:
-        return self.weight >= Weight.LOST
-
-    def __str__(self) -> str:
-        return f"{self.host}: {self.sentence}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "weight": self.weight.name.lower(), "consequence": self.consequence}
 
 
 def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
@@ -73,14 +29,16 @@ def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
     Returns id, sentence, host (empty where no rank is to blame), remedy, hardware_or_memory (a person looks first), death (a text where
     a rank ended by a signal, for memory, or for no reason that is known, else empty) and `also`: the other causes, as mappings.
     """
-    causes = [cause for host, seen in ranks.items() for cause in _of_look(host, seen)]
-    causes += [cause for host, words in (failure.get("said") or {}).items() if host in ranks for cause in _of_words(host, words)]
+    causes = [cause for host, seen in ranks.items() for cause in of_look(host, seen)]
+    causes += [cause for host, words in (failure.get("said") or {}).items() if host in ranks for cause in of_words(host, words)]
     causes += _lost(ranks, causes)
     causes = sorted(dict.fromkeys(causes), key=lambda cause: cause.weight)
     told = [cause for cause in causes if cause.weight < Weight.REMARK]
-    task = _task(failure)
+    checks = [str(id_) for id_ in failure.get("checks") or []]
+    stands_still = _STALL.search(str(failure.get("msg") or ""))
+    task = _still(ranks, stands_still[0]) if stands_still else _task(failure)
     # Short memory or a busy GPU after the stop would meet the last good release just the same.
-    lacking = any(str(id_).startswith(("MEM.", "BUDGET.", "GPU.")) for id_ in failure.get("checks") or [])
+    lacking = any(id_.startswith(("MEM.", "BUDGET.", "GPU.")) for id_ in checks)
     main = told[0] if told else None
     said = [str(cause) for cause in _explanations(told)][:SAID]
     # Of healthy ranks only a kernel has something to say: then what was asked and refused is said too.
@@ -88,7 +46,7 @@ def weigh(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
         said.append(task)
     deaths = [str(cause) for cause in told if cause.death and (cause is main or cause.weight < Weight.ENDED)]
     return {
-        "id": main.id if main else "step_failed",
+        "id": main.id if main else _id_of_step(checks, bool(stands_still)),
         "sentence": " ".join(f"{text.rstrip('. ')}." for text in [*said, unknown(ranks)] if text),
         "host": main.host if main else "",
         "remedy": main.remedy if main else "",
@@ -125,154 +83,25 @@ def _task(failure: Facts) -> str:
     return f"{said} (in '{failure['task']}')" if failure.get("task") else said
 
 
-def _of_look(host: str, seen: Look) -> list[Cause]:
-    if seen.facts is None:
-        return list(_of_words(host, seen.problem)) if seen.broke else []
-    return list(_of_rank(host, seen.facts))
+# What action long_job says of a job whose heartbeat is too old, or that gets nowhere.
+_STALL = re.compile(r"no (?:sign of life|progress) for \d{1,7} s(?: \(limit \d{1,7} s\))?")
 
 
-def _of_words(host: str, words: Any) -> Iterator[Cause]:
-    """What a module of ours, or Docker by its mouth, says of itself, where it is known what that means."""
-    if found := refusal_of(str(words or "")):
-        yield Cause(found.id, host, found.sentence, found.remedy, Weight.DOCKER, found.hardware)
+def _still(ranks: Mapping[str, Look], said: str) -> str:
+    """Where each rank stood when nothing moved any more. Ranks that wait for each other got no word over the fabric."""
+    logs = {host: (seen.facts or {}).get("log") or {} for host, seen in ranks.items() if seen.facts and seen.facts.get("running")}
+    where = "; ".join(f"{host}: {log.get('progress') or log.get('phase') or 'it runs'}" for host, log in logs.items())
+    waits = [host for host, log in logs.items() if log.get("phase") == "rendezvous"]
+    text = f"the boot stood still, {said} ({where or 'no rank runs any more'})"
+    if len(waits) < 2:
+        return text
+    return f"{text}; {' and '.join(waits)} wait for each other: each runs and nothing comes over the fabric between them"
 
 
-def _of_rank(host: str, rank: Facts) -> Iterator[Cause]:
-    box, evidence = rank.get("container") or {}, rank.get("evidence") or {}
-    own = [one for one in (rank.get("log") or {}).get("failures") or [] if not one.get("consequence")]
-    after = [one for one in (rank.get("log") or {}).get("failures") or [] if one.get("consequence")]
-    ended = bool(box) and not rank.get("running")
-    if box.get("status") == "paused":
-        yield Cause(
-            "rank_paused",
-            host,
-            f"its container {box.get('name')} is paused",
-            f"docker unpause {box.get('name')}, by whom paused it.",
-        )
-    itself = ended and signal_of(box.get("exit_code")) in _BY_ITSELF
-    yield from (_of_line(host, one, Weight.OWN, itself) for one in own)
-    yield from (_of_line(host, one, Weight.CONSEQUENCE) for one in after)
-    for finding in [*(evidence.get("kernel") or []), *(evidence.get("journal") or [])]:
-        hardware = bool(finding.get("hardware_or_memory"))
-        weight = Weight.KERNEL if hardware else Weight.REMARK
-        yield Cause(str(finding["id"]), host, str(finding["message"]), str(finding.get("remedy", "")), weight, hardware)
-    if not ended:
-        return
-    started, booted = evidence.get("started"), evidence.get("boot_time")
-    if started and booted and booted > started + BOOT_MARGIN_SECONDS:
-        yield Cause(
-            "machine_rebooted", host, f"this Spark went down and booted again after its rank had started ({_how(box)})",
-            "Read the end of that boot: journalctl --boot -1 --priority warning. Power, heat or the kernel: a person looks first.",
-            Weight.MACHINE, True, True,
-        )  # fmt: skip
-    elif end := _of_end(host, rank, box, own, after, evidence):
-        yield end
-
-
-def _of_line(host: str, one: Facts, weight: Weight, died: bool = False) -> Cause:
-    return Cause(
-        str(one.get("code") or "known_line"), host, str(one["message"]).rstrip(". "), str(one.get("remedy", "")), weight,
-        bool(one.get("hardware_or_memory")), died or bool(one.get("death")),
-    )  # fmt: skip
-
-
-# What a process does to itself: its own last words say why. The others come from outside.
-_BY_ITSELF = {
-    "SIGABRT": "rank_aborted",
-    "SIGSEGV": "rank_segfault",
-    "SIGBUS": "rank_bus_error",
-    "SIGILL": "rank_illegal_instruction",
-}
-_MEANING = {
-    "SIGABRT": "it aborted itself",
-    "SIGSEGV": "it touched memory that isn't its own",
-    "SIGBUS": "a page of memory could not be had, usually of a full /dev/shm",
-    "SIGILL": "it met an instruction that this CPU refuses",
-}
-
-
-def _how(box: Facts) -> str:
-    name = signal_of(box.get("exit_code"))
-    return f"exit code {box.get('exit_code')}{f', {name}' if name else ''}{', OOMKilled' if box.get('oom_killed') else ''}"
-
-
-def _of_end(host: str, rank: Facts, box: Facts, own: list[Facts], after: list[Facts], evidence: Facts) -> Cause | None:
-    """What the end of a container says; None where the log, or being left alone, explains it."""
-    how, name, code = _how(box), signal_of(box.get("exit_code")), box.get("exit_code")
-    kernel = [one for one in evidence.get("kernel") or [] if one["id"] == "oom_killed"]
-    journal = {one["id"]: one for one in evidence.get("journal") or []}
-    last = str((rank.get("log") or {}).get("last_line") or "")[:200]
-    words = f"; its last line: {last}" if last else ""
-    if box.get("oom_killed") or (name in ("SIGKILL", "SIGTERM") and kernel):
-        told = f": {kernel[0]['message']}" if kernel else ""
-        return Cause(
-            "oom_killed", host, f"its container was killed for memory ({how}){told}",
-            "Memory ran out: give the lane less (lane_gpu_memory_utilization, KV cache), or end what else holds memory on this Spark.",
-            Weight.DEATH, True, True,
-        )  # fmt: skip
-    if name in ("SIGKILL", "SIGTERM") and "memory_killer" in journal:
-        one = journal["memory_killer"]
-        return Cause("memory_killer", host, f"{one['message']} ({how})", str(one["remedy"]), Weight.DEATH, True, True)
-    if name in ("SIGKILL", "SIGTERM") and "docker_restarted" in journal:
-        one = journal["docker_restarted"]
-        return Cause(
-            "docker_restarted", host, f"{one['message']}, which ended its container ({how})", str(one["remedy"]), Weight.DEATH
-        )
-    unread = f"; {', '.join(evidence['unread'])}" if evidence.get("unread") else ""
-    if name == "SIGKILL":
-        text = f"its container was killed ({how}) by somebody or something; Docker saw no lack of memory{unread}"
-        return Cause("rank_killed", host, text, "Look who did: journalctl of that time on this Spark.", Weight.DEATH, death=True)
-    if name == "SIGTERM":
-        text = f"its container was asked to end ({how}), and not by this launch: a person, a service or a shutdown{unread}"
-        return Cause(
-            "rank_terminated", host, text, "Look who did: journalctl of that time on this Spark.", Weight.DEATH, death=True
-        )
-    if name in _BY_ITSELF:
-        if own:
-            return None  # said with its own line, which is why
-        if name == "SIGABRT" and after:
-            return None  # NCCL's watchdog aborts a rank whose peer is lost
-        text = f"its engine died of {name} ({how}): {_MEANING[name]}{words}"
-        return Cause(
-            _BY_ITSELF[name],
-            host,
-            text,
-            "Read the end of its saved log, and the kernel log of this Spark.",
-            Weight.DEATH,
-            death=True,
-        )
-    if name:
-        return Cause(
-            "rank_signal",
-            host,
-            f"its container was ended by {name} ({how}){unread}",
-            "Read its saved log.",
-            Weight.DEATH,
-            death=True,
-        )
-    if code == 255:
-        text = f"its container ended without anybody seeing how ({how}): Docker or the machine went down under it{unread}"
-        return Cause(
-            "rank_vanished",
-            host,
-            text,
-            "journalctl -u docker and journalctl --list-boots on this Spark.",
-            Weight.DEATH,
-            death=True,
-        )
-    if box.get("error") or code in (125, 126, 127) or box.get("status") == "created":
-        if own:
-            return None
-        found = refusal_of(str(box.get("error") or "") or f"{how}{words}", sure=True)
-        return Cause(found.id, host, found.sentence, found.remedy, Weight.DOCKER, found.hardware) if found else None
-    if own or after:
-        return None
-    if raised := (rank.get("log") or {}).get("exception"):
-        return Cause("engine_exception", host, f"it raised {raised} ({how})", "Read the saved log of this rank.")
-    said = str(rank.get("failure") or f"its container ended ({how}) and its log names no cause we know{words}").rstrip(". ")
-    return Cause(
-        "rank_ended", host, said, str(rank.get("remedy") or "Read the saved log of this rank."), Weight.ENDED, death=True
-    )
+def _id_of_step(checks: list[str], stands_still: bool) -> str:
+    if any(id_.startswith("FABRIC.") for id_ in checks):
+        return "fabric_cut"
+    return "boot_stalled" if stands_still else "step_failed"
 
 
 def _lost(ranks: Mapping[str, Look], causes: list[Cause]) -> Iterator[Cause]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.module_utils.sparklanes.engine import failures as engine_failures
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.engine import rank_log
 from conftest import FIXTURES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ HEALTHY = [
 ]
 
 
-def read(name: str, transport: str = "roce") -> engine_log.RankLog:
+def read(name: str, transport: str = "roce") -> rank_log.RankLog:
     return engine_log.read((RECORDED / name).read_text(), transport)
 
 
@@ -234,4 +235,4 @@ def test_every_pattern_fills_its_message() -> None:
 
 @given(st.text())
 def test_any_text_is_read_without_error(text: str) -> None:
-    assert engine_log.read(text).phase in engine_log.PHASES
+    assert engine_log.read(text).phase in rank_log.PHASES

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.engine import rank_log
 from conftest import FIXTURES
 
 RECORDED = FIXTURES / "engine" / "gpu"
 HEALTHY = ("P1", "S1", "S2", "MOE", "D-", "H-", "E-util-tiny", "E-alone-head")
 
 
-def read(name: str, transport: str = "socket") -> engine_log.RankLog:
+def read(name: str, transport: str = "socket") -> rank_log.RankLog:
     return engine_log.read((RECORDED / f"{name}.log").read_text(encoding="utf-8"), transport)
 
 

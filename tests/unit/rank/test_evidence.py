@@ -92,6 +92,21 @@ def test_what_could_not_be_read_is_said(root: Path) -> None:
     assert gather(Machine(), root)["unread"] == [], "no line of that time is an answer"
 
 
+def test_a_host_that_is_a_container_boots_with_its_first_process(root: Path) -> None:
+    (root / "proc/1").mkdir()
+    (root / "proc/1/stat").write_text(f"1 (sys (t) emd) S {' '.join(['0'] * 18)} 4200 0 0\n")
+    assert evidence.boot_time(root, ticks=100) == STARTED - 5000 + 42
+    (root / "proc/1/stat").write_text("garbage")
+    assert evidence.boot_time(root) == STARTED - 5000
+    (root / "run/systemd").mkdir(parents=True)
+    (root / "run/systemd/container").write_text("podman")
+    machine = Machine(kernel=(0, LINK, ""))
+    assert gather(machine, root)["kernel"] == []
+    assert not any("_TRANSPORT=kernel" in argv or argv == ["dmesg"] for argv in machine.asked), (
+        "it is the kernel of its neighbours too"
+    )
+
+
 @pytest.mark.parametrize("text", ["", "btime x\n", "cpu 1\n"])
 def test_an_unknown_boot_time_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "proc").mkdir()

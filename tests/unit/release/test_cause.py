@@ -238,3 +238,48 @@ def test_every_cause_has_its_id_and_node_in_what_goes_on() -> None:
 def test_the_lines_of_the_engine_are_taken_as_they_come() -> None:
     read = engine_log.read("torch.OutOfMemoryError: CUDA out of memory.").to_dict()
     assert weigh({**rank(1), "log": read}, NOTHING)["id"] == "gpu_oom"
+
+
+def test_a_process_in_a_container_that_was_killed_for_memory() -> None:
+    short = {"kernel": [finding("oom_killed", "the kernel killed a process for memory (Killed process 7)")]}
+    for end in (None, 0):
+        why = weigh(rank(0, LOST), rank(end, line("killed", "VllmWorker-1 was killed", death=True), evidence=short))
+        assert (why["id"], why["host"], why["hardware_or_memory"]) == ("oom_killed", "s1", True)
+    other = weigh(rank(0, LOST), rank(0, line("killed", "VllmWorker-1 was killed", death=True)))
+    assert (other["id"], other["hardware_or_memory"]) == ("killed", False)
+
+
+def test_a_rank_that_ended_in_good_order_was_asked_to() -> None:
+    gone = rank(0)
+    gone["log"]["ended"] = True
+    why = weigh(rank(None), gone)
+    assert (why["id"], why["host"], bool(why["death"])) == ("rank_terminated", "s1", True)
+    raised = rank(1)
+    raised["log"]["exception"] = "ValueError: no such thing"
+    why = weigh(rank(0, LOST), raised)
+    assert (why["id"], why["host"], why["death"]) == ("engine_exception", "s1", "")
+    assert "it raised ValueError: no such thing" in why["sentence"]
+
+
+def test_a_boot_that_stands_still_says_where_and_no_death() -> None:
+    words = (
+        "s0: boot: no sign of life for 302 s (limit 300 s), last seen: x. It was not stopped: see its log on the node, then run the same "
+        "command to attach again"
+    )
+    waiting = rank(None)
+    waiting["log"] |= {"phase": "rendezvous", "progress": "waiting for the other ranks (rank 0 of 2)"}
+    other = rank(None)
+    other["log"] |= {"phase": "rendezvous", "progress": "waiting for the other ranks (rank 1 of 2)"}
+    why = weigh(waiting, other, msg=words)
+    assert (why["id"], why["host"], why["death"], why["hardware_or_memory"]) == ("boot_stalled", "", "", False)
+    assert "attach again" not in why["sentence"], "what stood still was stopped since"
+    assert "no sign of life for 302 s (limit 300 s)" in why["sentence"]
+    assert "s0 and s1 wait for each other" in why["sentence"]
+    starting = rank(None)
+    starting["log"] |= {"phase": "init", "progress": "starting"}
+    assert "s1: starting" in weigh(waiting, starting, msg=words)["sentence"]
+    assert weigh(waiting, rank(137), msg=words)["id"] == "rank_killed"
+
+
+def test_a_fabric_that_failed_its_check_is_the_cause() -> None:
+    assert weigh(rank(None), rank(None), checks=["FABRIC.PEER"])["id"] == "fabric_cut"

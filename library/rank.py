@@ -27,6 +27,11 @@ options:
     type: str
     choices: [started, stopped, logged]
     required: true
+  transaction:
+    description:
+      - Id of the transaction under which the controller works. It is compared with the one that is open on this Spark, and where it has
+        lost its lock nothing is touched. Needed for V(started) and V(stopped).
+    type: str
   release:
     description: The release to start, 12 hex digits. Needed for V(started).
     type: str
@@ -65,11 +70,13 @@ EXAMPLES = r"""
 - name: Stop whatever the deployment runs here, logs first
   rank:
     deployment: sparks
+    transaction: "{{ rank_transaction }}"
     state: stopped
 
 - name: Start the rank of a frozen release
   rank:
     deployment: sparks
+    transaction: "{{ rank_transaction }}"
     state: started
     release: 0123456789ab
 """
@@ -115,6 +122,7 @@ def main() -> None:
         argument_spec={
             "deployment": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["started", "stopped", "logged"], "required": True},
+            "transaction": {"type": "str"},
             "release": {"type": "str"},
             "secret_env": {"type": "dict", "default": {}, "no_log": True},
             "stop_timeout_seconds": {"type": "int", "default": 30},
@@ -122,12 +130,20 @@ def main() -> None:
             "root": {"type": "path", "default": "/var/lib/sparklanes"},
             "log_root": {"type": "path", "default": "/var/log/sparklanes"},
         },
-        required_if=[("state", "started", ["release"])],
+        required_if=[("state", "started", ["release", "transaction"]), ("state", "stopped", ["transaction"])],
         supports_check_mode=True,
     )
     wish = module.params
     try:
-        rank = Rank(commands.run, wish["deployment"], wish["root"], wish["log_root"], wish["stamp"], module.check_mode)
+        rank = Rank(
+            commands.run,
+            wish["deployment"],
+            wish["root"],
+            wish["log_root"],
+            wish["stamp"],
+            module.check_mode,
+            wish["transaction"] or "",
+        )
     except ValueError as error:
         module.fail_json(msg=str(error))
     try:

@@ -78,6 +78,7 @@ def main() -> None:
             box = docker.named(module.params["container"])
         else:
             ranks = docker.containers(f"label={LABEL_DEPLOYMENT}={module.params['deployment']}")
+            ranks = [one for one in ranks if one.deployment == module.params["deployment"]]
             box = next((one for one in ranks if one.running), ranks[0] if ranks else None)
         if box is None:
             module.exit_json(changed=False, found=False, spec={})

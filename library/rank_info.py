@@ -145,6 +145,7 @@ from ansible.module_utils.sparklanes.engine import log as engine_log
 from ansible.module_utils.sparklanes.engine.lines import tells
 from ansible.module_utils.sparklanes.engine.rank_log import RankLog
 from ansible.module_utils.sparklanes.rank import evidence
+from ansible.module_utils.sparklanes.release import owned
 from ansible.module_utils.sparklanes.release.store import Store
 
 # Docker keeps what an engine wrote, and a server writes what it is asked: neither has an end of its own.
@@ -255,7 +256,9 @@ def main() -> None:
     }  # fmt: skip
     now = datetime.now(UTC).timestamp()
     try:
-        boxes = docker.containers(f"label={LABEL_DEPLOYMENT}={params['deployment']}")
+        # A copy of a rank has its label too.
+        boxes = owned.told(docker.containers(f"label={LABEL_DEPLOYMENT}={params['deployment']}"), params["root"])
+        boxes = [box for box in boxes if box.deployment == params["deployment"]]
         if not boxes:
             if params["evidence"]:
                 result["evidence"] = evidence.gather(None, None, now)

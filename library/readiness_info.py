@@ -145,6 +145,7 @@ from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 from ansible.module_utils.sparklanes.memory.processes import charged
+from ansible.module_utils.sparklanes.release import owned
 from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock, unreadable_state
 
 
@@ -299,7 +300,7 @@ def main() -> None:
         module.fail_json(msg=str(error))
     try:
         facts["docker"] = docker.info()
-        boxes = docker.containers()
+        boxes = owned.told(docker.containers(), params["root"])
         found = images.find(params["image"], params["image_ids"]) if params["image"] else None
         facts["image"] = None
         if found:
@@ -308,7 +309,7 @@ def main() -> None:
     except (DockerError, ValueError) as error:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["disk"] = room.measure(room.folders(facts["docker"], params["root"]))
-    facts["containers"] = [box.to_dict() for box in boxes if box.running or box.deployment]
+    facts["containers"] = [box.to_dict() for box in boxes if box.running or box.claims]
     facts["listeners"] = listener_facts(module, boxes)
     if end and not listener:  # now, while rank 0 does what takes time
         facts["master_port"] = connect(module, end)

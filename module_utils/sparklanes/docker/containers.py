@@ -55,10 +55,19 @@ class Container:
     image_id: str = ""
     # Folders and files of the Spark that it sees.
     mounts: tuple[str, ...] = ()
+    # It has our name and label, and is not the one that was started (`release.owned`).
+    foreign: bool = False
+
+    @property
+    def claims(self) -> str:
+        """The deployment whose label it has. A `docker commit` of a rank inherits that, so it proves nothing."""
+        return self.labels.get(LABEL_DEPLOYMENT, "")
 
     @property
     def deployment(self) -> str:
-        return self.labels.get(LABEL_DEPLOYMENT, "")
+        """The deployment that it is a rank of, by its name and its label; empty for what is not ours."""
+        named = self.claims and re.fullmatch(rf"sparklanes-{re.escape(self.claims)}-rank[0-9]+", self.name)
+        return self.claims if named and not self.foreign else ""
 
     @property
     def signal(self) -> str:
@@ -87,6 +96,7 @@ class Container:
             "started_at": self.started_at,
             "finished_at": self.finished_at,
             "deployment": self.deployment,
+            "claims": self.claims,
             "release": self.release,
             "lane": self.labels.get(LABEL_LANE, ""),
             "rank": self.labels.get(LABEL_RANK, ""),
@@ -104,8 +114,8 @@ def signal_of(exit_code: Any) -> str:
 
 
 def serves(box: Mapping[str, Any]) -> bool:
-    """Whether a container, as `Container.to_dict` has it, holds what memory and GPU are for: it runs, and is a rank or uses the GPU."""
-    return bool(box.get("running") and (box.get("uses_gpu") or box.get("deployment")))
+    """Whether a container, as `Container.to_dict` has it, holds what memory and GPU are for: it runs, and is a rank, or a copy of one, or uses the GPU."""
+    return bool(box.get("running") and (box.get("uses_gpu") or box.get("deployment") or box.get("claims")))
 
 
 def parse_inspect(text: str) -> list[Container]:

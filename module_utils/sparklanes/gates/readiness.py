@@ -123,7 +123,10 @@ def _ours(box: Facts, deployment: str) -> bool:
 
 def _stranger(box: Facts) -> str:
     owner = box.get("deployment")
-    return f"{box['name']} (a rank of deployment {owner})" if owner else f"{box['name']} ({box['image']})"
+    if owner:
+        return f"{box['name']} (a rank of deployment {owner})"
+    # Who has our label and not our name, or not the id that was noted at the start, was made by somebody else of what we made.
+    return f"{box['name']} ({box['image']}{', a copy of a rank of ' + str(box['claims']) if box.get('claims') else ''})"
 
 
 def serving(known: Facts) -> occupied.Seen:
@@ -317,7 +320,10 @@ def serves(hosts: Sequence[str], facts: Mapping[str, Facts | None], release: str
     While one is open (an interrupted launch), the same release may well run, but in the middle of its boot.
     """
     return bool(hosts) and all(
-        any(box.get("running") and box.get("release") == release for box in (facts.get(host) or {}).get("containers") or [])
+        any(
+            box.get("running") and box.get("deployment") and box.get("release") == release
+            for box in (facts.get(host) or {}).get("containers") or []
+        )
         and ((facts.get(host) or {}).get("deployment_state") or {}).get("current") == release
         and not (facts.get(host) or {}).get("transaction")
         for host in hosts

@@ -7,23 +7,26 @@ Module `rank` does it for a playbook, the unit of role spark_boot after a power 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ansible.module_utils.sparklanes.common import clock
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT
 from ansible.module_utils.sparklanes.common.sizes import MIB
-from ansible.module_utils.sparklanes.docker.containers import LABEL_DEPLOYMENT, Container, Docker
+from ansible.module_utils.sparklanes.docker.containers import Container, Docker
 from ansible.module_utils.sparklanes.docker.jit_cache import measure
 from ansible.module_utils.sparklanes.docker.logs import Saved
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.host import boots as host_boots
 from ansible.module_utils.sparklanes.rank.spec import docker_create_argv
-from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release import owned
+from ansible.module_utils.sparklanes.release.store import Store, alone
 
 # Where a log goes while the disk of the other place is full, and how much of it: it is held in memory there.
 SPARE_LOG_ROOT = "/run/sparklanes/logs"
@@ -45,11 +48,14 @@ class Rank:
         log_root: str = LOG_ROOT,
         stamp: str | None = None,
         check: bool = False,
+        transaction: str = "",
     ) -> None:
+        """transaction: under which a controller works; empty where none may be open, as after a boot."""
         self.run = run
         self.docker = Docker(run)
         self.store = Store(deployment, root)
         self.root, self.log_root, self.stamp, self.check = root, log_root, stamp, check
+        self.transaction = transaction
         self.actions: list[str] = []
         self.logs: list[str] = []
         self.saved: list[Saved] = []
@@ -58,9 +64,29 @@ class Rank:
         raise RankError(message)
 
     def ours(self) -> list[Container]:
-        return self.docker.containers(f"label={LABEL_DEPLOYMENT}={self.store.deployment}")
+        return owned.ours(self.docker, self.store, write=not self.check)
+
+    @contextlib.contextmanager
+    def _holding(self, what: str) -> Iterator[None]:
+        """Nobody takes the lock of this Spark while the block runs, and it is held by this transaction. A check touches nothing and took none."""
+        if self.check:
+            yield
+            return
+        with alone(self.root, f"{what} the rank of {self.store.deployment}"):
+            lost = self.store.lost(self.transaction, clock.now())
+            if lost:
+                self.fail(f"{lost}. No container was touched here")
+            yield
 
     def start(self, release: str, secret_env: Mapping[str, Any]) -> dict[str, Any]:
+        with self._holding("starts"):
+            return self._start(release, secret_env)
+
+    def stop(self, timeout_seconds: int) -> dict[str, Any]:
+        with self._holding("stops"):
+            return self._stop(timeout_seconds)
+
+    def _start(self, release: str, secret_env: Mapping[str, Any]) -> dict[str, Any]:
         spec = self.store.spec(release)
         if spec is None:
             self.fail(
@@ -77,7 +103,7 @@ class Rank:
             if box.running:
                 return {"changed": False, "cold": False, "container": {"name": box.name, "id": box.id[:12]}}
         stranger = self.docker.named(name)
-        if stranger is not None and stranger.deployment != self.store.deployment:
+        if stranger is not None and stranger.id not in [box.id for box in self.ours()]:
             self.fail(
                 f"a container named {name} exists that sparklanes did not make (image {stranger.image}, {stranger.status}). "
                 f"Remove or rename it by hand; it is never touched from here"
@@ -89,7 +115,11 @@ class Rank:
             for box in self.ours():
                 self.remove(box)
             argv = docker_create_argv({**spec, "image": local})
-            self.docker.call(*argv[1:], environ=self.secrets(spec, secret_env))
+            secrets = self.secrets(spec, secret_env)
+            owned.note(self.store, name, "")
+            self.docker.call(*argv[1:], environ=secrets)
+            made = self.docker.named(name)
+            owned.note(self.store, name, made.id if made else "")
             host_boots.add(self.root)
             self.docker.call("start", name)
         started = None if self.check else self.docker.named(name)
@@ -122,7 +152,7 @@ class Rank:
             self.fail(f"image {spec['image']} is not on this Spark. Run site.yml to pull it")
         return str(found.name)
 
-    def stop(self, timeout_seconds: int) -> dict[str, Any]:
+    def _stop(self, timeout_seconds: int) -> dict[str, Any]:
         boxes = self.ours()
         for box in boxes:
             if box.running:
@@ -151,9 +181,12 @@ class Rank:
 
     def keep(self, box: Container) -> None:
         """Save the log of a container where there is room, and give it to whoever fetches it."""
-        spec = self.store.spec(box.release) if box.release else None
+        try:
+            spec = self.store.spec(box.release) if box.release else None
+        except ValueError:  # it can't be read
+            spec = None
         stamp = self.stamp or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        # A release that was pruned names its secrets no more: then no value is written.
+        # A release that was pruned, or can't be read, names its secrets no more: then no value is written.
         redact = None if spec is None else list(spec.get("secret_env") or [])
         label = f"rank{box.labels.get('sparklanes.rank', '')}"
         saved = self.docker.save_logs(box, _free_name(Path(self.log_root, self.store.deployment, stamp), label), redact)

@@ -249,9 +249,12 @@ def test_a_cache_is_not_filled_behind_a_docker_that_does_not_answer(machine: Mac
 
 
 def test_own_ranks_do_not_stand_in_their_own_way_but_all_else_does(machine: Machine, tmp_path: Path) -> None:
-    machine.docker(RANK)
+    machine.docker({**RANK, "Name": "/sparklanes-sparks-rank0"})
     assert after_boot.in_the_way("sparks", str(tmp_path), 0) == ""
-    assert after_boot.in_the_way("pair_a", str(tmp_path), 0) == "vllm_x runs"
+    assert after_boot.in_the_way("pair_a", str(tmp_path), 0) == "sparklanes-sparks-rank0 runs"
+    machine.docker(RANK)
+    assert after_boot.in_the_way("sparks", str(tmp_path), 0) == "vllm_x runs", "a copy of a rank has its label, and is none"
+    machine.docker({**RANK, "Name": "/sparklanes-sparks-rank0"})
     machine.gpu(os.getpid())
     assert after_boot.in_the_way("sparks", str(tmp_path), 0) == f"python3 (pid {os.getpid()}) holds the GPU"
 

@@ -256,9 +256,14 @@ def box(name: str, running: bool = True, **labels: str) -> dict[str, Any]:
 
 def test_the_running_rank_is_read_and_the_image_tells_its_digests(docker: Path, run_module: RunModule) -> None:
     rank = {"sparklanes.deployment": "sparks"}
-    boxes(docker, box("old", False, **rank), box("new", True, **rank), box("other"))
+    boxes(
+        docker,
+        box("sparklanes-sparks-rank1", False, **rank),
+        box("sparklanes-sparks-rank0", True, **rank),
+        box("copy", True, **rank),
+    )
     made = run_module(rank_command_info, {"deployment": "sparks"}, check=True)
-    assert (made["found"], made["changed"], made["spec"]["container"]) == (True, False, "new")
+    assert (made["found"], made["changed"], made["spec"]["container"]) == (True, False, "sparklanes-sparks-rank0")
     assert made["spec"]["image_digests"] == ["sha256:1"]
 
 

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 import rank
 import rank_info
+from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.clock import now
 from ansible.module_utils.sparklanes.docker import logs
+from ansible.module_utils.sparklanes.docker.containers import Docker
+from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.rank import run
+from ansible.module_utils.sparklanes.release import owned
 from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import Transaction
 from conftest import RunModule
 
 IMAGE = "registry/engine@sha256:" + "a" * 64
@@ -27,6 +33,30 @@ class Bench:
         self.weights = tmp_path / "weights"
         self.weights.mkdir()
         self.freeze(RELEASE)
+        self.store = Store("sparks", str(tmp_path / "lib"))
+        self.lock("t1")
+
+    def lock(self, name: str, break_lock: str = "") -> None:
+        asked = Transaction(name, "stop", f"{name}@desk", 1.0, 1.0, 900.0, boot=now().boot, beat=now().clock)
+        self.store.acquire(asked, now(), break_lock)
+
+    def box(self, **more: Any) -> dict[str, Any]:
+        """A running container with the labels of a rank, which nobody here started."""
+        labels = {"sparklanes.deployment": "sparks", "sparklanes.release": RELEASE, "sparklanes.rank": "1"}
+        made = {
+            "Id": "d" * 64,
+            "Name": "/sparklanes-sparks-rank1",
+            "Config": {"Image": "mine:1", "Labels": labels, "Env": []},
+            "State": {"Running": True, "Status": "running"},
+            "HostConfig": {},
+        }
+        state = self.docker()
+        state["containers"].append({**made, **more})
+        self.state.write_text(json.dumps(state))
+        return made
+
+    def touched(self) -> list[list[str]]:
+        return [call for call in self.docker()["calls"] if call[0] in ("stop", "rm", "create", "start", "kill")]
 
     def freeze(self, release: str, **more: Any) -> None:
         spec = {
@@ -60,6 +90,7 @@ class Bench:
             "root": str(self.tmp / "lib"),
             "log_root": str(self.tmp / "log"),
             "stamp": "T1",
+            "transaction": "t1",
         }
         if state == "started":
             args |= {"release": RELEASE, "secret_env": {"VLLM_API_KEY": "s3cret"}}
@@ -93,10 +124,15 @@ def test_the_secret_goes_by_name_and_stands_in_no_file(bench: Bench) -> None:
     assert not any("s3cret" in path.read_text() for path in written)
 
 
-def test_a_container_whose_release_was_pruned_leaves_no_secret_behind(bench: Bench) -> None:
+@pytest.mark.parametrize("left", [None, "", "{", "[]"])
+def test_a_container_whose_release_was_pruned_leaves_no_secret_behind(bench: Bench, left: str | None) -> None:
     bench("started")
-    (Store("sparks", str(bench.tmp / "lib")).release_folder(RELEASE) / "rank.json").unlink()
-    bench("stopped")
+    spec = Store("sparks", str(bench.tmp / "lib")).release_folder(RELEASE) / "rank.json"
+    if left is None:
+        spec.unlink()
+    else:
+        spec.write_text(left)
+    assert not bench("stopped").get("failed")
     written = [path.read_text() for path in bench.tmp.joinpath("log").rglob("*") if path.is_file()]
     assert len(written) == 2
     assert not any("s3cret" in text for text in written)
@@ -173,6 +209,96 @@ def test_a_container_of_ours_by_name_only_is_left_alone(bench: Bench) -> None:
     assert "did not make" in bench("started")["msg"]
     assert not bench("stopped")["changed"]
     assert len(bench.docker()["containers"]) == 1
+
+
+@pytest.mark.parametrize("how", ["broken", "broken and done", "given back", "unreadable"])
+@pytest.mark.parametrize("verb", ["stopped", "started"])
+def test_who_lost_the_lock_touches_no_container(bench: Bench, verb: str, how: str) -> None:
+    bench("started")
+    if how == "unreadable":
+        bench.store.transaction_path.write_text('{"id": "t1"}')
+    elif how == "given back":
+        bench.store.close("t1", now(), {})
+    else:
+        bench.lock("t2", "t1")
+        if how == "broken and done":
+            bench.store.close("t2", now(), {})
+    before = bench.touched()
+    result = bench(verb)
+    assert result["failed"]
+    assert "No container was touched" in result["msg"]
+    assert {"broken": "t2 of t2@desk", "unreadable": "can't be read"}.get(how, "lost the lock") in result["msg"]
+    assert bench.touched() == before
+    assert bench.docker()["containers"][0]["State"]["Running"]
+
+
+def test_a_copy_of_a_rank_is_somebody_elses(bench: Bench) -> None:
+    """`docker commit` keeps the labels in the image, and whoever runs it has them."""
+    bench.box(Name="/my-experiment")
+    assert not bench("stopped")["changed"]
+    bench("started")
+    bench("stopped")
+    (left,) = bench.docker()["containers"]
+    assert left["Name"] == "/my-experiment"
+    assert left["State"]["Running"]
+
+
+def test_under_our_name_only_the_container_that_was_started_is_ours(bench: Bench) -> None:
+    bench("started")
+    bench("stopped")
+    bench.box()  # ours is gone, and a copy has taken its name
+    assert not bench("stopped")["changed"]
+    assert "did not make" in bench("started")["msg"]
+    assert bench.docker()["containers"][0]["State"]["Running"]
+
+
+def test_what_version_0_1_started_is_ours_by_name_and_label_and_is_noted(bench: Bench) -> None:
+    bench.box()
+    assert bench("stopped", check=True)["changed"]
+    assert not (bench.store.folder / "container.json").exists()
+    assert bench("stopped")["changed"]
+    assert json.loads((bench.store.folder / "container.json").read_text())["id"] == "d" * 64
+
+
+def test_an_attempt_that_ended_before_the_id_was_noted_is_cleaned_up(bench: Bench) -> None:
+    bench.store.folder.joinpath("container.json").write_text(json.dumps({"name": "sparklanes-sparks-rank1", "id": ""}))
+    bench.box(State={"Running": False, "Status": "created"})
+    assert bench("started")["changed"]
+    (box,) = bench.docker()["containers"]
+    assert box["Id"] != "d" * 64
+    assert json.loads((bench.store.folder / "container.json").read_text())["id"] == box["Id"]
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", '{"id": 5, "name": "x"}', '{"name": "x"}'])
+def test_a_note_that_cannot_be_read_makes_nothing_ours(bench: Bench, note: str) -> None:
+    bench("started")
+    bench.store.folder.joinpath("container.json").write_text(note)
+    before = bench.touched()
+    for verb in ("stopped", "started"):
+        assert "container.json can't be read" in bench(verb)["msg"]
+    assert bench.touched() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "id_", "deployment"),
+    [
+        ("/sparklanes-sparks-rank1", "d" * 64, "sparks"),
+        ("/sparklanes-sparks-rank1", "e" * 64, ""),
+        ("/my-experiment", "d" * 64, ""),
+        ("/sparklanes-sparks-rank1-copy", "d" * 64, ""),
+        ("/sparklanes-other-rank1", "d" * 64, ""),
+    ],
+)
+def test_a_look_tells_a_rank_from_a_copy(bench: Bench, name: str, id_: str, deployment: str) -> None:
+    bench.box(Name=name, Id=id_)
+    bench.store.folder.joinpath("container.json").write_text(json.dumps({"name": "sparklanes-sparks-rank1", "id": "d" * 64}))
+    (box,) = owned.told(Docker(commands.run).containers(), str(bench.tmp / "lib"))
+    assert (box.deployment, box.claims, box.serves) == (deployment, "sparks", True)
+    check = readiness.strangers(
+        "s1", {"containers": [box.to_dict()], "docker": {"version": "28"}, "gpu": {"present": False}}, "sparks"
+    )
+    assert check.status == ("pass" if deployment else "fail")
+    assert deployment or "a copy of a rank of sparks" in check.found
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):

@@ -31,7 +31,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     # Ansible's setting module_utils serves modules only; plugins find our package by this.
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.sparklanes.common.checks import Check, failures, sentence, table, verdict
+from ansible.module_utils.sparklanes.common.checks import Check, failures, named, sentence, table, verdict
 from ansible.module_utils.sparklanes.common.registered import HostVars, said
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.docker import spread
@@ -202,6 +202,11 @@ def checks_table(checks: Sequence[Mapping[str, Any]], hosts: Sequence[str] | Non
 def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each failed check."""
     return [sentence(check) for check in failures([Check.from_dict(check) for check in checks])]
+
+
+def checks_named(checks: Sequence[Mapping[str, Any]]) -> str:
+    """The failed checks by host and id."""
+    return str(named([Check.from_dict(check) for check in checks]))
 
 
 def overlay_plan(
@@ -409,6 +414,7 @@ class FilterModule:
         return {
             # common
             "sparklanes_checks_failures": checks_failures,
+            "sparklanes_checks_named": checks_named,
             "sparklanes_checks_table": checks_table,
             "sparklanes_checks_verdict": checks_verdict,
             "sparklanes_said": said,

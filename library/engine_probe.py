@@ -81,7 +81,9 @@ verdict:
   type: str
   returned: always
 facts:
-  description: What was answered (health, version, models, model, completion, chat, metrics).
+  description:
+    - What was answered (health, version, models, model, completion, chat, metrics). Each of C(completion) and C(chat) with the C(request) (path
+      and body) that brought it.
   type: dict
   returned: always
 actions:
@@ -209,7 +211,8 @@ class Probe:
         expected = f"non-empty text within {self.params['timeout']:g} s"
         began = time.monotonic()
         try:
-            made = parse(self.engine.post(path, {**body, "max_tokens": self.params["max_tokens"], "temperature": 0}))
+            asked = {**body, "max_tokens": self.params["max_tokens"], "temperature": 0}
+            made = parse(self.engine.post(path, asked))
         except EngineError as error:
             self.facts[name] = {"error": error.kind, "status": error.status, "message": error.message}
             self.check(id, False, self.failed(error), expected, self.remedy(error))
@@ -217,6 +220,7 @@ class Probe:
         seconds = time.monotonic() - began
         text = made.text or made.reasoning
         self.facts[name] = {
+            "request": {"path": path, "body": asked},
             "text": made.text,
             "reasoning": made.reasoning,
             "finish_reason": made.finish_reason,

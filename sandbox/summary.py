@@ -19,8 +19,9 @@ PROMPT = "Hello"
 
 
 def newest_receipt(folder: Path) -> Path | None:
-    """Folders are named by UTC time, so the last name is the newest."""
-    return max(folder.glob("*/receipt.json"), default=None, key=lambda path: path.parent.name)
+    """Of a launch that came to its end. Folders are named by UTC time, so the last name is the newest."""
+    found = sorted(folder.glob("*/receipt.json"), key=lambda path: path.parent.name, reverse=True)
+    return next((path for path in found if "ranks" in json.loads(path.read_text(encoding="utf-8"))), None)
 
 
 def gate_lines(gates: dict[str, Any]) -> list[str]:

@@ -18,6 +18,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from outcome import Outcome  # noqa: E402
 
+# These tests follow the tasks of a run and count its changes. What a person sees is tested in tests/unit/screen.
+os.environ["SPARKLANES_SCREEN"] = "full"
+
 NODES = ("spark-1", "spark-2")
 
 

@@ -113,5 +113,5 @@ def test_a_rank_killed_in_its_boot_is_noticed_at_once_and_its_log_kept(serving: 
     rest = run.stdout.read()
     assert run.wait(timeout=60) != 0
     assert node in rest
-    assert {path.name.split("-rank")[0] for path in serving.receipts()[-1].glob("*.log")} == set(NODES)
+    assert {path.name.split("-rank")[0] for path in serving.receipts()[-1].glob("*-rank*.log")} == set(NODES)
     serving.play("playbooks/launch.yml", "-e", "launch_forget_deaths=true").ok()

@@ -70,7 +70,7 @@ def test_all_reboot_and_what_was_last_good_serves_again(good: Fleet) -> None:
     assert good.ranks() != ranks
     assert good.state()["current"] == release
     assert good.transaction() == {}
-    logs = {path.name.split("-rank")[0] for path in good.receipts()[-1].glob("*.log")}
+    logs = {path.name.split("-rank")[0] for path in good.receipts()[-1].glob("*-rank*.log")}
     assert logs == set(NODES), "each rank's log was saved before the reboot"
     for node in NODES:
         told = json.loads(good.on(node, "cat /var/lib/sparklanes/engine-boots.json"))

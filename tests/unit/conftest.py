@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 # No test fails by the clock: machines and what else runs on them differ.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# Runs of ansible-playbook leave their logs here, not in the tree.
+os.environ["SPARKLANES_LOG_DIRECTORY"] = tempfile.mkdtemp(prefix="sparklanes-logs-")
 
 RunModule = Callable[..., dict[str, Any]]
 

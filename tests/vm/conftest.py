@@ -44,7 +44,11 @@ class Person:
     def __init__(self, pair: Pair, sockets: Path) -> None:
         self.pair = pair
         self.sockets = sockets
-        self.environment = os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(ROOT / ".ansible")}
+        self.environment = os.environ | {
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_HOME": str(ROOT / ".ansible"),
+            "SPARKLANES_SCREEN": "full",
+        }
 
     def machine(self, node: str) -> Machine:
         return self.pair.machines[NODES.index(node)]

@@ -9,7 +9,6 @@ carries the reason that a person gave.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -100,8 +99,14 @@ def table(checks: Sequence[Check], hosts: Sequence[str] | None = None, width: in
         return "no checks were made"
     lines = columns(rows, width=width)
     for remedy, who_needs in remedies.items():
-        lines += textwrap.wrap(f"→ {', '.join(who_needs)}: {remedy}", width, subsequent_indent="  ")
+        # Never wrapped: what is to be typed stands in it.
+        lines.append(f"→ {', '.join(who_needs)}: {remedy}")
     return "\n".join(lines)
+
+
+def named(checks: Iterable[Check]) -> str:
+    """`s2 FABRIC.MTU, s3 FABRIC.MTU`: the failed checks by host and id, for a sentence under the table that says the rest."""
+    return ", ".join(f"{check.host} {check.id}" for check in failures(checks))
 
 
 @dataclass(frozen=True)

@@ -520,12 +520,12 @@ def test_the_summary_counts_what_each_gate_checked() -> None:
 
 def test_the_newest_receipt_counts(tmp_path: Path) -> None:
     assert summary.newest_receipt(tmp_path) is None
-    for stamp in ("20261129T215109Z", "20261129T214408Z"):
+    for stamp, receipt in (("20261129T215109Z-a", '{"ranks": {}}'), ("20261129T214408Z-b", '{"ranks": {}}'), ("20261129T220000Z-c", "{}")):
         (tmp_path / stamp).mkdir()
-        (tmp_path / stamp / "receipt.json").touch()
+        (tmp_path / stamp / "receipt.json").write_text(receipt, encoding="utf-8")
     newest = summary.newest_receipt(tmp_path)
     assert newest is not None
-    assert newest.parent.name == "20261129T215109Z"
+    assert newest.parent.name == "20261129T215109Z-a", "the last one was refused, so it says nothing of what serves"
 
 
 def test_the_closing_line_adds_up(tmp_path: Path) -> None:

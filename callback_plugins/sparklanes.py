@@ -283,13 +283,13 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
     def v2_playbook_on_stats(self, stats: Any) -> None:
         with self._ansible(colored=self._full):
             super().v2_playbook_on_stats(stats)
+        wide = max((len(host) for host in stats.processed), default=0)
         recap = []
         for host in sorted(stats.processed):
-            counted = stats.summarize(host)
-            failed = counted["failures"]
-            recap.append(
-                f"{host}: ok={counted['ok']} changed={counted['changed']} unreachable={counted['unreachable']} failed={failed}"
-            )
+            told = stats.summarize(host)
+            told["failed"] = told["failures"]
+            counted = " ".join(f"{name}={told[name]}" for name in ("ok", "changed", "unreachable", "failed"))
+            recap.append(f"{host.ljust(wide)} : {counted}")
         bad = any(stats.summarize(host)["failures"] or stats.summarize(host)["unreachable"] for host in stats.processed)
         if bad and not self._failures:
             self._failures.append(("", "A task failed, and its words were shown above."))

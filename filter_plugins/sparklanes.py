@@ -52,6 +52,7 @@ from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
 from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import site as lane_site
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
@@ -166,14 +167,16 @@ def lane_preflight(
     needs: str = "host",
 ) -> list[dict[str, str]]:
     """The checks of playbooks/preflight.yml. `sources` are the inventory sources, which may bring lanes of their own."""
-    folders = [ROOT / "group_vars"]
-    for source in map(Path, sources):
-        folders.append((source if source.is_dir() else source.parent) / "group_vars")
+    folders = lane_site.group_vars_folders(sources, ROOT)
     there = {name: collection_present(name) for name in collections}
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
     known, shared = lane_catalogue.known_lanes(folders), lane_catalogue.known_shared(folders)
     inline = inline_variables(hostvars)
     checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared)
+    site = lane_site.shown(lane_site.site_folder(sources, ROOT), ROOT)
+    lanes = sorted({str(hostvars[host].get("lane") or "") for host in play_hosts} - {""})
+    elsewhere = [lane_site.shown(path, ROOT) for path in lane_site.unread(sources, ROOT, lanes)]
+    checks = lane_site.in_this_site(checks, site) + preflight.unread_checks(elsewhere, site)
     return [check.to_dict() for check in checks]
 
 
@@ -207,6 +210,11 @@ def checks_failures(checks: Sequence[Mapping[str, Any]]) -> list[str]:
 def checks_named(checks: Sequence[Mapping[str, Any]]) -> str:
     """The failed checks by host and id."""
     return str(named([Check.from_dict(check) for check in checks]))
+
+
+def site_folder(sources: Sequence[str]) -> str:
+    """Where a site writes under these inventory sources."""
+    return str(lane_site.site_folder(sources, ROOT))
 
 
 def overlay_plan(
@@ -462,6 +470,7 @@ class FilterModule:
             "sparklanes_lane": lane_of,
             "sparklanes_needs": lane_needs,
             "sparklanes_new_lane": new_lane_text,
+            "sparklanes_site_folder": site_folder,
             "sparklanes_rank_drift": lane_rank_drift,
             "sparklanes_rank_spec": lane_rank_spec,
             "sparklanes_rank_text": lane_rank_text,

@@ -346,6 +346,7 @@ class Pair:
             "00-groups.yml": root / "inventory/shipped/00-groups.yml",
             "80-lanes.yml": root / "inventory/lanes/80-lanes.yml",
             "90-families.yml": root / "inventory/lanes/90-families.yml",
+            "99-limit.yml": root / "inventory/lanes/99-limit.yml",
             "group_vars": root / "group_vars",
         }.items():
             (self.inventory / name).symlink_to(os.path.relpath(target, self.inventory))

@@ -130,6 +130,22 @@ def preflight(
     return checks
 
 
+def unread_checks(elsewhere: Sequence[str], site: str) -> list[Check]:
+    """Warn of files of a lane in use that lie in the site folder of another inventory. elsewhere: them. site: the folder of this one."""
+    remedy = f"Move it to {site}/group_vars, or leave out -i."
+    return [
+        Check(
+            "INVENTORY.UNREAD",
+            "sparks",
+            WARN,
+            f"{path} is not read under the inventory of this run",
+            f"a file below {site}",
+            remedy,
+        )
+        for path in elsewhere
+    ]
+
+
 def inline_checks(
     hostvars: Mapping[str, Mapping[str, Any]],
     groups: Mapping[str, Sequence[str]],

@@ -484,6 +484,7 @@ def test_the_inventory_folder_needs_nothing_from_outside() -> None:
         "00-groups.yml": "inventory/shipped/00-groups.yml",
         "80-lanes.yml": "inventory/lanes/80-lanes.yml",
         "90-families.yml": "inventory/lanes/90-families.yml",
+        "99-limit.yml": "inventory/lanes/99-limit.yml",
         "group_vars": "group_vars",
     }.items():
         assert (folder / link).resolve() == (ROOT / target).resolve()
@@ -520,7 +521,11 @@ def test_the_summary_counts_what_each_gate_checked() -> None:
 
 def test_the_newest_receipt_counts(tmp_path: Path) -> None:
     assert summary.newest_receipt(tmp_path) is None
-    for stamp, receipt in (("20261129T215109Z-a", '{"ranks": {}}'), ("20261129T214408Z-b", '{"ranks": {}}'), ("20261129T220000Z-c", "{}")):
+    for stamp, receipt in (
+        ("20261129T215109Z-a", '{"ranks": {}}'),
+        ("20261129T214408Z-b", '{"ranks": {}}'),
+        ("20261129T220000Z-c", "{}"),
+    ):
         (tmp_path / stamp).mkdir()
         (tmp_path / stamp / "receipt.json").write_text(receipt, encoding="utf-8")
     newest = summary.newest_receipt(tmp_path)

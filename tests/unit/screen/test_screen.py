@@ -79,7 +79,7 @@ def test_a_run_shows_its_words_and_one_box_and_the_log_has_all(tmp_path: Path) -
     assert run.box[0].startswith("══ trial: done ")
     assert run.box[1:5] == [
         "endpoint http://x", f"stop it: ansible-playbook -i {tmp_path}/fleet.yml playbooks/stop.yml",
-        "s1: ok=4 changed=0 unreachable=0 failed=0", "s2: ok=3 changed=0 unreachable=0 failed=0",
+        "s1 : ok=4 changed=0 unreachable=0 failed=0", "s2 : ok=3 changed=0 unreachable=0 failed=0",
     ]  # fmt: skip
     assert run.box[5].startswith("log ")
     assert "TASK [Nothing to see]" not in run.out

@@ -96,7 +96,7 @@ def told(failures: Sequence[tuple[str, str]]) -> list[str]:
         hosts.setdefault(text, [])
         if host not in hosts[text]:
             hosts[text].append(host)
-    return [ended(named(who[0], text) if len(who) == 1 else f"{', '.join(who)}: {text}") for text, who in hosts.items()]
+    return [ended(named(who[0], text) if len(who) == 1 else f"{', '.join(sorted(who))}: {text}") for text, who in hosts.items()]
 
 
 def box(title: str, lines: Sequence[str], width: int = 78) -> list[str]:

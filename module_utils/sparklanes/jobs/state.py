@@ -145,9 +145,16 @@ def tail(path: Path, lines: int = 5) -> str:
 
 
 def process_alive(pid: int, folder: Path, proc: Path = Path("/proc")) -> bool:
-    """Whether this pid still is the job of that folder (pids are used again)."""
+    """Whether this pid still is the job of that folder (pids are used again).
+
+    In the middle of its execve a process has no words yet, though who started it was already told that it runs. A zombie has none
+    either, nor has a thread of the kernel (flag PF_KTHREAD of include/linux/sched.h).
+    """
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
-    except OSError:
+        if words == [b""]:
+            stat = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            return stat[0] not in ("Z", "X") and not int(stat[6]) & 0x00200000
+    except (OSError, IndexError, ValueError):
         return False
     return str(folder).encode() in words

@@ -132,7 +132,7 @@ def _definition(section: str, id_: str, device: Mapping[Any, Any]) -> Definition
         for key, value in _mapping(match).items()
     }
     macs = tuple(mac.lower() for mac in values.get("macaddress", ()))
-    return Definition(section, id_, values.get("name", ()), macs, isinstance(match, Mapping))
+    return Definition(section, id_, values.get("name", ()), macs, "match" in device)
 
 
 def mentions(text: str, interface: str) -> bool:
@@ -231,8 +231,7 @@ def networkd_owners(files: Mapping[str, str], interface: str, mac: str) -> list[
 
 
 def _networkd_means(match: Mapping[str, str], interface: str, mac: str) -> bool:
-    if not match:
-        return False
+    # Without any setting a file matches every interface (systemd.network(5)), as netplan's empty `match` does.
     names = match.get("name", "").split()
     inverted = bool(names) and names[0].startswith("!")
     globs = [name.lstrip("!") for name in names]

@@ -83,6 +83,15 @@ NM = """network:
         (f"network: {{version: 2, ethernets: {{{A}: {{dhcp4: true}}}}}}", A, f"ethernets {A}"),
         ("network:\n  ethernets:\n    any: {match: {}}\n", A, "ethernets any"),
         ("network:\n  ethernets:\n    any: {match: {name: null}}\n", A, "ethernets any"),
+        # As NetworkManager mirrors a profile that names no device.
+        (
+            "network:\n  version: 2\n  ethernets:\n    NM-3a0c2a4e:\n      renderer: NetworkManager\n      match: {}\n      dhcp4: true\n"
+            "      networkmanager:\n        uuid: 3a0c2a4e\n        name: Wired connection 1\n",
+            A,
+            "ethernets NM-3a0c2a4e",
+        ),
+        ("network:\n  ethernets:\n    any:\n      match:\n      dhcp4: true\n", A, "ethernets any"),
+        ("network:\n  ethernets:\n    any: {match: []}\n", A, "ethernets any"),
         ("network:\n  ethernets: [a list]\n", A, None),
         ("just a word", A, None),
         ("network:\n  ethernets: {\n", A, "can't be read"),
@@ -160,7 +169,8 @@ def test_profiles_of_network_manager(path: str, text: str, weight: str | None) -
         ("usr/lib/systemd/network/80-wifi.network", "Type=wlan", None),
         ("run/systemd/network/10-netplan-enp1s0f0np0.network", f"Name={A}", None),
         ("run/systemd/network/10-netplan-enp1s0f0np0.link", f"OriginalName={A}", None),
-        ("etc/systemd/network/05-empty.network", "", None),
+        ("etc/systemd/network/05-empty.network", "", BLOCKS),
+        ("etc/systemd/network/20-empty.network", "# Name=eth9", TELLS),
     ],
 )
 def test_files_of_networkd(path: str, match: str, weight: str | None) -> None:

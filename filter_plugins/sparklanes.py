@@ -428,6 +428,8 @@ class FilterModule:
             "sparklanes_said": said,
             # docker
             "sparklanes_kernels": spread.kernels,
+            "sparklanes_lending_address": spread.lending_address,
+            "sparklanes_spreads": spread.spreads,
             "sparklanes_with_image": spread.with_image,
             # engine
             "sparklanes_engine_address": engine_api.address,

@@ -59,6 +59,9 @@ options:
       address:
         description: Address of the server on that rail. Clients only.
         type: str
+      link_gbps:
+        description: Gb/s of the slower end of the link, where an end tells. It says what the result is held against.
+        type: float
   size:
     description: Bytes of a message.
     type: int
@@ -208,6 +211,7 @@ def main() -> None:
                     "gid_index": {"type": "int", "required": True},
                     "port": {"type": "int", "required": True},
                     "address": {"type": "str"},
+                    "link_gbps": {"type": "float"},
                 },
             },
             "size": {"type": "int", "default": 65536},

@@ -44,8 +44,9 @@ options:
         type: str
         default: ''
   address:
-    description: The address to listen on, that of the fabric.
-    type: str
+    description: The addresses to listen on, those of the fabric. Without a switch each cable has its own.
+    type: list
+    elements: str
   management_address:
     description: A second address to listen on, where the management network may be used.
     type: str
@@ -116,7 +117,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 urls:
-  description: Where the next ones take the models, C(rsync://USER@ADDRESS:PORT); a second one is that of the management network.
+  description: Where the next ones take the models, C(rsync://USER@ADDRESS:PORT); one each for the addresses of the fabric, the last one that of the management network.
   type: list
   elements: str
   returned: when lent
@@ -155,7 +156,7 @@ OPTIONS: dict[str, Any] = {
             "revision": {"type": "str", "default": ""},
         },
     },
-    "address": {"type": "str"},
+    "address": {"type": "list", "elements": "str"},
     "management_address": {"type": "str"},
     "shared": {"type": "bool", "default": False},
     "port": {"type": "int", "default": 18730},
@@ -179,7 +180,9 @@ def joins(wanted: dict[str, Any], running: Mapping[str, Any]) -> bool:
 
 def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     params = module.params
-    addresses = [address for address in (params["address"], params["management_address"]) if address]
+    addresses = list(dict.fromkeys(address for address in (*(params["address"] or []), params["management_address"]) if address))
+    if not addresses:
+        raise StagingError("there is no address to lend at; role roce finds those of the fabric")
     for address in [*addresses, *params["allow"]]:
         try:
             ipaddress.ip_network(address, strict=False)

@@ -16,13 +16,16 @@ from typing import Any
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.registered import HostVars, looks
-from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
+from ansible.module_utils.sparklanes.fabric.fact import address_of, fabrics_of, is_ring, meeting, rails_of
 
 # Gb/s. NVIDIA's guide measures 92.6 + 97.3 over the two halves at once, one half alone reaches 111.7; 8 to 25 is a
 # ConnectX-7 whose initialisation is stale (dgx-spark-playbooks PR 108). docs/fabric.md.
 GOOD_GBPS = 80.0
 STALE_GBPS = (8.0, 25.0)
 ONE_HALF_GBPS = 111.7
+# Of a link of 200 Gb/s twice GOOD_GBPS are wanted of both halves; the same share of a slower one.
+LINK_GBPS = 200.0
+SHARE = 2 * GOOD_GBPS / LINK_GBPS
 RDMA_MTU = 4096  # of a network device with MTU 9000; 1500 gives 1024
 
 FIRST_PORT = 18600  # beside perftest's own 18515
@@ -40,31 +43,47 @@ def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
     return [(host, hosts[(index + 1) % len(hosts)]) for index, host in enumerate(hosts)] if len(hosts) > 1 else []
 
 
+def cables(fabrics: Mapping[str, Facts]) -> list[tuple[str, str]]:
+    """Client → server. Behind a switch around the ring of ranks; without one each cable in both directions, whatever the order of ranks."""
+    hosts = list(fabrics)
+    if not any(map(is_ring, fabrics.values())):
+        return neighbours(hosts)
+    return [(one, two) for one in hosts for two in hosts if one != two and meeting(fabrics[one], fabrics[two])]
+
+
 def plan(fabrics: Mapping[str, Facts]) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Host → {serve, measure}. A server answers one client and ends, so each measurement has a server and port of its own."""
     made: dict[str, dict[str, list[dict[str, Any]]]] = {host: {"serve": [], "measure": []} for host in fabrics}
     port = FIRST_PORT
-    for client, server in neighbours(list(fabrics)):
-        rails = _shared(fabrics[client], fabrics[server])
+    for client, server in cables(fabrics):
+        rails = meeting(fabrics[client], fabrics[server])
         modes = ["alone"] * len(rails) + [TOGETHER] * (len(rails) if len(rails) > 1 else 0)
         for mode, (index, here, there) in zip(modes, rails * 2, strict=False):
-            common = {"rail": str(index), "mode": mode, "port": port}
+            common = {"rail": str(index), "mode": mode, "port": port, "link_gbps": slower(here, there)}
             made[server]["serve"].append({**common, "peer": client, **_device(there)})
-            made[client]["measure"].append({**common, "peer": server, "address": _address(there), **_device(here)})
+            made[client]["measure"].append({**common, "peer": server, "address": address_of(there), **_device(here)})
             port += 1
     return made
 
 
-def _shared(here: Facts, there: Facts) -> list[tuple[int, Facts, Facts]]:
-    """Rail i with rail i; where the cables of a ring join two Sparks each, the rails of one network."""
-    ours, theirs = list(here.get("rails") or []), list(there.get("rails") or [])
-    if str((here.get("env") or {}).get("NCCL_IB_SUBNET_AWARE_ROUTING")) == "1":
-        return [(index, one, two) for index, one in enumerate(ours) for two in theirs if one.get("network") == two.get("network")]
-    return [(index, one, two) for index, (one, two) in enumerate(zip(ours, theirs, strict=False))]
+def slower(here: Facts, there: Facts) -> float | None:
+    """Gb/s of the slower end of a link, None where neither end tells."""
+    return min((float(rail["link_gbps"]) for rail in (here, there) if rail.get("link_gbps")), default=None)
 
 
-def _address(rail: Facts) -> str:
-    return str(rail.get("ipv4") or rail.get("ipv6") or "")
+def unmeasured(fabrics: Mapping[str, Facts]) -> list[Check]:
+    """A failed row for each rail that meets no other, and each Spark that nobody measures: what was not measured carries nothing."""
+    made = []
+    pairs = cables(fabrics)
+    for host, fabric in fabrics.items():
+        met = {index for client, server in pairs if client == host for index, _, _ in meeting(fabric, fabrics[server])}
+        lost = [rail for index, rail in enumerate(rails_of(fabric)) if index not in met]
+        names = ", ".join(f"{rail.get('hca') or rail.get('netdev')} in {rail.get('network')}" for rail in lost)
+        if lost or not rails_of(fabric):
+            found = f"not measured: {names or 'no rail'} meets no rail of another Spark"
+            remedy = "Give both ends of each cable an address in one network, and every Spark the same number of rails: playbooks/fabric_network.yml."
+            made.append(judged("FABRIC.BANDWIDTH", host, None, found, "each rail meets one of a neighbour", remedy))
+    return made
 
 
 def _device(rail: Facts) -> dict[str, Any]:
@@ -163,7 +182,7 @@ def run(programs: Sequence[Sequence[str]], seconds: float) -> list[Measured]:
 
 
 def checks(host: str, planned: Sequence[Facts], results: Sequence[Facts] | None) -> list[Check]:
-    """FABRIC.BANDWIDTH of each rail alone and of all together, FABRIC.BANDWIDTH_MTU; towards the one neighbour of `host`."""
+    """FABRIC.BANDWIDTH of each rail alone and of all together, FABRIC.BANDWIDTH_MTU; towards each neighbour of `host`."""
     found = {int(result["port"]): result for result in results or []}
     made: list[Check] = []
     alone = [test for test in planned if test["mode"] != TOGETHER]
@@ -185,9 +204,10 @@ def checks(host: str, planned: Sequence[Facts], results: Sequence[Facts] | None)
 
 def judge(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:
     """The checks of every host, from what role fabric_bandwidth registered."""
-    made = []
+    fabrics = fabrics_of(hostvars, hosts)
+    made = unmeasured(fabrics)
     found = looks(hostvars, hosts, "fabric_bandwidth_result")
-    for host, mine in plan(fabrics_of(hostvars, hosts)).items():
+    for host, mine in plan(fabrics).items():
         measured = (found[host].facts or {}).get("measured")
         if not isinstance(measured, list):
             why = found[host].problem or "the module gave no measured"
@@ -196,18 +216,29 @@ def judge(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:
     return made
 
 
+def _needed(link: float | None) -> float:
+    """Gb/s that one rail must carry over a link of that speed. A half of a port carries no more than its PCIe link, whatever the cable."""
+    return GOOD_GBPS if link is None else min(GOOD_GBPS, SHARE * link)
+
+
+def _of(link: float | None) -> str:
+    return f" over a link of {link:g} Gb/s" if link is not None and link < LINK_GBPS else ""
+
+
 def _rail(host: str, test: Facts, result: Facts | None) -> Check:
     where = f"rail {test['rail']} ({test['hca']}) to {test['peer']}"
-    expected = f"≥ {GOOD_GBPS:g} Gb/s"
+    link = test.get("link_gbps")
+    needed = _needed(link)
+    expected = f"≥ {needed:g} Gb/s{_of(link)}"
     gbps = (result or {}).get("gbps")
     if gbps is None:
         error = (result or {}).get("error") or "not measured"
         remedy = f"Try the two ends by hand: ib_write_bw -d {test['hca']} -x {test['gid_index']}; and look at gate A's pings."
         return judged("FABRIC.BANDWIDTH", host, None, f"{where}: {error}", expected, remedy)
     text = f"{where}: {gbps:.1f} Gb/s"
-    if gbps >= GOOD_GBPS:
+    if gbps >= needed:
         return Check("FABRIC.BANDWIDTH", host, PASS, text, expected)
-    if STALE_GBPS[0] <= gbps <= STALE_GBPS[1]:
+    if STALE_GBPS[0] <= gbps <= STALE_GBPS[1] and needed > 2 * STALE_GBPS[1]:
         text += ": stale initialisation of the ConnectX-7"
         remedy = f"Reboot {host} and {test['peer']}; if it stays, shut both down and cut their AC power for 60 s (a reboot alone doesn't cure it)."
     else:
@@ -217,8 +248,19 @@ def _rail(host: str, test: Facts, result: Facts | None) -> Check:
     return Check("FABRIC.BANDWIDTH", host, FAIL, text, expected, remedy)
 
 
+def _link_of(tests: Sequence[Facts]) -> float | None:
+    """Gb/s that the ports of these rails have in sum, by their slower ends; two halves of one port share it. None where one is unknown."""
+    ports: dict[str, list[float | None]] = {}
+    for test in tests:
+        half = re.search(r"f([0-9]+)$", str(test["hca"]))
+        ports.setdefault(half[1] if half else "", []).append(test.get("link_gbps"))
+    if any(None in links for links in ports.values()):
+        return None
+    return sum(min(float(link) for link in links if link is not None) for links in ports.values())
+
+
 def _total(host: str, peer: str, planned: Sequence[Facts], found: Mapping[int, Facts]) -> Check:
-    """All rails at once. Two halves of one QSFP port carry about 190 Gb/s; a second cable adds nothing."""
+    """All rails at once. Two halves of one QSFP port carry about 190 Gb/s of 200; a second cable adds nothing. A slower link carries less."""
     id_ = "FABRIC.BANDWIDTH_TOTAL"
     together = [test for test in planned if test["mode"] == TOGETHER]
     values = [(found.get(int(test["port"])) or {}).get("gbps") for test in together or planned]
@@ -228,8 +270,10 @@ def _total(host: str, peer: str, planned: Sequence[Facts], found: Mapping[int, F
         text = f"one half only to {peer}: {total:.1f} Gb/s of about 190" if known else f"to {peer}: not measured"
         remedy = "Both halves of the QSFP port need an address on every Spark: playbooks/fabric_network.yml, fabric_want_both_halves: true."
         return Check(id_, host, WARN if known else FAIL, text, "both halves", remedy)
+    link = _link_of(together)
     wanted = GOOD_GBPS * min(len(together), 2)
-    expected = f"≥ {wanted:g} Gb/s"
+    wanted = wanted if link is None else min(wanted, SHARE * link)
+    expected = f"≥ {wanted:g} Gb/s{_of(link)}"
     text = f"{len(together)} rails at once to {peer}: {total:.1f} Gb/s"
     if len(known) < len(together):
         lost = ", ".join(str(test["hca"]) for test, value in zip(together, values, strict=True) if value is None)
@@ -237,6 +281,15 @@ def _total(host: str, peer: str, planned: Sequence[Facts], found: Mapping[int, F
         return judged(id_, host, None, text, expected, f"Look at {lost} on {host} and its other end on {peer}.")
     if total >= wanted:
         return Check(id_, host, PASS, text, expected)
+    if link is not None and link < LINK_GBPS:
+        return judged(
+            id_,
+            host,
+            False,
+            text,
+            expected,
+            f"The slower end's link is {link:g} Gb/s: look at the cable, the switch port and other traffic.",
+        )
     if STALE_GBPS[1] * 2 < total <= ONE_HALF_GBPS:
         text += ": no more than one half carries alone"
     remedy = "Each half must be a PCIe x4 link of its own, with an address and subnet of its own on every Spark."

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
+from ansible.module_utils.sparklanes.fabric.fact import is_ring
 
 Fabrics = Mapping[str, Mapping[str, Any]]
 
@@ -36,10 +37,6 @@ def _network(rail: Mapping[str, Any]) -> str | None:
     return str(network) if address in network else None
 
 
-def _is_ring(env: object) -> bool:
-    return isinstance(env, Mapping) and env.get("NCCL_IB_SUBNET_AWARE_ROUTING") == "1"
-
-
 def _where(rail: Mapping[str, Any]) -> str:
     return f"{rail.get('hca') or rail.get('netdev')} {rail.get('ipv4') or rail.get('ipv6')} in {rail.get('network')}"
 
@@ -51,7 +48,7 @@ def cluster_checks(fabrics: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     checks, whole = _facts(fabrics)
     if len(whole) < 2 or len(whole) < len(fabrics):
         return checks  # comparing a part would pass what nobody measured
-    ring = any(_is_ring(fabric.get("env")) for fabric in whole.values())
+    ring = any(map(is_ring, whole.values()))
     checks += _same(whole, "FABRIC.TRANSPORT", "transport", "Set fabric_transport for all hosts alike")
     rails = _count(whole)
     checks += rails

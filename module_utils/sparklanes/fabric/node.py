@@ -70,6 +70,7 @@ def _described(rail: Rail) -> dict[str, Any]:
         "network": str(rail.network),
         "mtu": rail.netdev.mtu,
         "gid_index": rail.gid.index,
+        "link_gbps": (rail.netdev.speed or 0) / 1000 or rail.port.rate_gbps,
     }
     return row if rail.ip.version == 4 else {**row, "ipv6": str(rail.ip)}
 

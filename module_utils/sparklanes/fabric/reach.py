@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, Check, judged
+from ansible.module_utils.sparklanes.fabric.fact import address_of, meeting
 
 ALL_PAIRS_UP_TO = 8  # nodes; a larger deployment pings its neighbours in the ring of ranks
 SMALL = 56  # bytes of data of an ordinary ping: passes any MTU
@@ -38,10 +39,6 @@ def pairs(hosts: Sequence[str]) -> list[tuple[str, str]]:
     return ring + [(other, one) for one, other in ring]
 
 
-def address_of(rail: Facts) -> str:
-    return str(rail.get("ipv4") or rail.get("ipv6") or "")
-
-
 def plan(fabrics: Mapping[str, Facts]) -> dict[str, list[dict[str, Any]]]:
     """Host → pings, {peer, rail, ifname, source, address, size}. `fabrics`: `roce_fabric` of each host, in rank order.
 
@@ -49,12 +46,8 @@ def plan(fabrics: Mapping[str, Facts]) -> dict[str, list[dict[str, Any]]]:
     """
     made: dict[str, list[dict[str, Any]]] = {host: [] for host in fabrics}
     for one, other in pairs(list(fabrics)):
-        here, there = (list(fabrics[host].get("rails") or []) for host in (one, other))
-        ring = any(str((fabrics[host].get("env") or {}).get("NCCL_IB_SUBNET_AWARE_ROUTING")) == "1" for host in (one, other))
-        for index, rail in enumerate(here):
-            ends = [end for end in there if end.get("network") == rail.get("network")] if ring else there[index : index + 1]
-            if ends:
-                made[one].append(_ping(other, str(index), rail, address_of(ends[0])))
+        for index, rail, end in meeting(fabrics[one], fabrics[other]):
+            made[one].append(_ping(other, str(index), rail, address_of(end)))
         if not _on_a_rail(fabrics[one]) and fabrics[one].get("host_ip") and fabrics[other].get("host_ip"):
             control = {"netdev": fabrics[one].get("ifname"), "ipv4": fabrics[one]["host_ip"]}
             made[one].append({**_ping(other, CONTROL, control, str(fabrics[other]["host_ip"])), "size": SMALL})

@@ -15,7 +15,7 @@ from conftest import ROOT, RunModule
 from roce_trees import A0, B0, Net, Spark, gid, spark
 
 FABRIC_KEYS = {"transport", "host_ip", "ifname", "rails", "env", "warnings", "errors"}
-RAIL_KEYS = {"hca", "port", "netdev", "ipv4", "network", "mtu", "gid_index"}
+RAIL_KEYS = {"link_gbps", "hca", "port", "netdev", "ipv4", "network", "mtu", "gid_index"}
 
 
 def snapshot(root: Path) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def test_the_result_for_a_person_and_for_the_ranks(run_module: RunModule, tmp_pa
         "network": "192.168.100.0/24",
         "mtu": 9000,
         "gid_index": 3,
+        "link_gbps": 200.0,
     }
     assert result["fabric"]["env"] == result["env"]
     assert (result["fabric"]["host_ip"], result["fabric"]["ifname"]) == ("192.168.100.10", "enp1s0f0np0")

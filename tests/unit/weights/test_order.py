@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible.module_utils.sparklanes.weights.chain import order as chain_order
 from sparklanes import one_time_secret  # filter_plugins/sparklanes.py
 
@@ -34,8 +36,58 @@ def test_only_a_spark_that_said_so_is_complete() -> None:
 
 
 def test_addresses_of_those_that_have_one() -> None:
-    hostvars = {"s1": {"roce_fabric": {"host_ip": "10.0.0.1"}}, "s2": {}, "s3": {"roce_fabric": {"host_ip": None}}}
-    assert chain_order.fabric_addresses(hostvars, ["s1", "s2", "s3"]) == ["10.0.0.1"]
+    hostvars = {
+        "s1": fabric(1),
+        "s2": {},
+        # Its control address lies on the management network: nothing is lent there.
+        "s3": {"roce_fabric": {"host_ip": "192.168.0.3", "rails": [{"ipv4": "10.0.0.3", "network": "10.0.0.0/24"}]}},
+    }
+    assert chain_order.fabric_addresses(hostvars, ["s1", "s2", "s3"]) == ["10.0.0.1", "10.0.0.3"]
+
+
+def fabric(number: int) -> dict[str, Any]:
+    rails = [{"ipv4": f"10.{rail}.0.{number}", "network": f"10.{rail}.0.0/24"} for rail in (0, 1)]
+    return {"roce_fabric": {"host_ip": f"10.0.0.{number}", "rails": rails}}
+
+
+def cabled(*pairs: tuple[int, int]) -> dict[str, Any]:
+    """Without a switch: each cable a network, and the control addresses on the management network."""
+    made: dict[str, Any] = {}
+    for cable, ends in enumerate(pairs):
+        for end, number in enumerate(ends, 1):
+            empty: dict[str, Any] = {"env": {"NCCL_IB_SUBNET_AWARE_ROUTING": "1"}, "host_ip": f"192.168.0.{number}", "rails": []}
+            one = made.setdefault(f"s{number}", {"ansible_host": f"192.168.0.{number}", "roce_fabric": empty})
+            one["roce_fabric"]["rails"].append({"ipv4": f"10.{cable}.0.{end}", "network": f"10.{cable}.0.0/24"})
+    for one in made.values():
+        rails = chain_order.fabric_addresses({"s": one}, ["s"])
+        one["lent"] = {"urls": [f"rsync://u@{address}:1" for address in [*rails, one["ansible_host"]]]}
+    return made
+
+
+def test_without_a_switch_weights_go_along_the_cables() -> None:
+    # s1 – s3 – s2 – s4 – s1, across the order of ranks.
+    hostvars, ranks = cabled((1, 3), (3, 2), (2, 4), (4, 1)), ["s1", "s2", "s3", "s4"]
+    order = chain_order.chain_order(ranks, [], hostvars)
+    assert order == ["s1", "s3", "s2", "s4"]
+
+    def taken(host: str) -> list[tuple[str, str]]:
+        peers = chain_order.chain_peers(hostvars, order, host, "lent")
+        return [(peer["name"], chain_order.address_in(peer["url"])) for peer in peers if "management" not in peer["name"]]
+
+    assert taken("s3") == [("s1", "10.0.0.1")]
+    assert taken("s2") == [("s3", "10.1.0.1")], "s1 has it too, and no cable leads there"
+    assert taken("s4") == [("s2", "10.2.0.1"), ("s1", "10.3.0.2")]
+    assert chain_order.chain_order(ranks, ["s2"], hostvars)[0] == "s2"
+
+
+def test_a_rank_without_a_cable_takes_nothing_over_management_unasked() -> None:
+    hostvars = cabled((1, 2), (2, 3))
+    hostvars["s3"]["roce_fabric"]["rails"] = [{"ipv4": "10.77.0.3", "network": "10.77.0.0/24"}]
+    for one in hostvars.values():
+        one["lent"]["urls"] = one["lent"]["urls"][:-1]  # the management network may not be used, so nothing is lent there
+    order = chain_order.chain_order(["s3", "s1", "s2"], ["s1"], hostvars)
+    assert order == ["s1", "s2", "s3"]
+    assert chain_order.chain_peers(hostvars, order, "s3", "lent") == []
 
 
 def test_a_secret_is_used_once() -> None:
@@ -45,10 +97,10 @@ def test_a_secret_is_used_once() -> None:
 
 def test_a_chain_is_taken_from_backwards_and_over_management_last() -> None:
     hostvars = {
-        "s1": {"lent": {"urls": ["rsync://u@10.0.0.1:1", "rsync://u@192.168.0.1:1"]}},
-        "s2": {"lent": {"msg": "no rsync"}},
-        "s3": {"lent": {"urls": ["rsync://u@10.0.0.3:1"]}},
-        "s4": {},
+        "s1": {**fabric(1), "lent": {"urls": ["rsync://u@10.0.0.1:1", "rsync://u@192.168.0.1:1"]}},
+        "s2": {**fabric(2), "lent": {"msg": "no rsync"}},
+        "s3": {**fabric(3), "lent": {"urls": ["rsync://u@10.0.0.3:1"]}},
+        "s4": fabric(4),
     }
     order = ["s1", "s2", "s3", "s4"]
     assert [peer["name"] for peer in chain_order.chain_peers(hostvars, order, "s4", "lent")] == [

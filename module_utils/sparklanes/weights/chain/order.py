@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import look, words
+from ansible.module_utils.sparklanes.fabric import fact
 
 KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256", "bad_sha256")
 
@@ -44,9 +45,8 @@ def _staged(result: Any) -> bool:
 
 
 def fabric_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[str]:
-    """Fabric addresses of the ranks that have one."""
-    found = [(hostvars[rank].get("roce_fabric") or {}).get("host_ip") for rank in ranks]
-    return [str(address) for address in found if address]
+    """Addresses of the ranks on the fabric: of their rails, never the control address, which may be on the management network."""
+    return [address for rank in ranks for address in fact.fabric_addresses(fact.fabric_of(hostvars[rank]))]
 
 
 def management_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[str]:
@@ -55,17 +55,47 @@ def management_addresses(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> l
     return [str(next((hostvars[rank][name] for name in names if hostvars[rank].get(name)), rank)) for rank in ranks]
 
 
-def chain_order(ranks: Sequence[str], complete: Sequence[str]) -> list[str]:
-    """The chain: those that have it all, then the others, as the ranks stand."""
-    return [*complete, *(rank for rank in ranks if rank not in complete)]
+def chain_order(ranks: Sequence[str], complete: Sequence[str], hostvars: Mapping[str, Any] | None = None) -> list[str]:
+    """The chain: those that have it all, then the others, as the ranks stand, and where cables join two each, as the cables go.
+
+    A rank that no cable joins with any before it comes last, as it can't take anything over the fabric.
+    """
+    if not hostvars or not any(fact.is_ring(fact.fabric_of(hostvars[rank])) for rank in ranks):
+        return [*complete, *(rank for rank in ranks if rank not in complete)]
+    fabrics = fact.fabrics_of(hostvars, ranks)
+    order = list(complete) or list(ranks[:1])
+    left = [rank for rank in ranks if rank not in order]
+    while left:
+        joined = [(-order.index(one), rank) for rank in left for one in order if fact.address_for(fabrics[one], fabrics[rank])]
+        # The one that hangs at the latest of the chain, so that the chain is long and each lends to one.
+        after = min(joined, key=lambda pair: (pair[0], ranks.index(pair[1])))[1] if joined else left[0]
+        order.append(after)
+        left.remove(after)
+    return order
 
 
 def chain_peers(hostvars: Mapping[str, Any], order: Sequence[str], host: str, lent: str) -> list[dict[str, str]]:
-    """Whom a Spark takes from: those before it in the chain that lend, the nearest first; over the management network last."""
-    before = reversed(order[: order.index(host)])
-    found = [(name, (look(hostvars[name].get(lent)).facts or {}).get("urls") or []) for name in before]
-    fabric = [{"name": name, "url": urls[0]} for name, urls in found if urls]
-    return fabric + [{"name": f"{name} (management network)", "url": urls[1]} for name, urls in found if len(urls) > 1]
+    """Whom a Spark takes from: those before it in the chain that lend and that a cable or a switch joins with it, the nearest first.
+
+    Over the management network last: that is what is lent at an address which is none of a rail.
+    """
+    mine = fact.fabric_of(hostvars[host])
+    fabric: list[dict[str, str]] = []
+    management: list[dict[str, str]] = []
+    for name in reversed(order[: order.index(host)]):
+        urls = [str(url) for url in (look(hostvars[name].get(lent)).facts or {}).get("urls") or []]
+        theirs = fact.fabric_of(hostvars[name])
+        at = fact.address_for(theirs, mine)
+        fabric += [{"name": name, "url": url} for url in urls if at and address_in(url) == at][:1]
+        rails = fact.fabric_addresses(theirs)
+        others = [{"name": f"{name} (management network)", "url": url} for url in urls if address_in(url) not in rails]
+        management += others[:1]
+    return fabric + management
+
+
+def address_in(url: str) -> str:
+    """The address in rsync://USER@ADDRESS:PORT."""
+    return url.rpartition("@")[2].rpartition(":")[0].strip("[]")
 
 
 def servers(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.engine import log as engine_log
 from ansible.module_utils.sparklanes.release import cause as rules
+from conftest import FIXTURES
 
 NOTHING: dict[str, Any] = {}
 STARTED = 1_800_000_000.0
@@ -283,3 +284,40 @@ def test_a_boot_that_stands_still_says_where_and_no_death() -> None:
 
 def test_a_fabric_that_failed_its_check_is_the_cause() -> None:
     assert weigh(rank(None), rank(None), checks=["FABRIC.PEER"])["id"] == "fabric_cut"
+
+
+# --- both ranks of recorded deaths -------------------------------------------------------------------------------
+
+
+def of_log(name: str, exit_code: int | None = 0, **more: Any) -> dict[str, Any]:
+    read = engine_log.read((FIXTURES / "engine" / f"{name}.log").read_text(encoding="utf-8"), "socket").to_dict()
+    return {**rank(exit_code, **more), "log": read}
+
+
+@pytest.mark.parametrize(
+    ("s0", "s1", "id", "host", "death"),
+    [
+        (of_log("gpu/K-kill-flight.rank0"), rank(137), "rank_killed", "s1", True),
+        (of_log("gpu/K-kill-idle.rank0"), rank(137), "rank_killed", "s1", True),
+        (of_log("gpu/K-kill-idle.rank0", 134), rank(137, oom=True), "oom_killed", "s1", True),
+        (of_log("gpu/K-killworker-flight.rank0"), of_log("gpu/K-killworker-flight.rank1"), "worker_died", "s1", True),
+        (of_log("gpu/K-killhead-worker.rank0"), of_log("gpu/K-killhead-worker.rank1", None), "worker_died", "s0", True),
+        (of_log("gpu/E-ifname.rank0"), of_log("gpu/E-ifname.rank1"), "nccl_interface", "s0", False),
+        (of_log("rank1_killed_rank0"), of_log("netns_rank1_worker_killed_rank1"), "worker_died", "s1", True),
+        (of_log("rank1_killed_rank0"), rank(255, evidence={"boot_time": STARTED + 9}), "machine_rebooted", "s1", True),
+        (of_log("netns_linkdown_rank0"), rank(None, evidence=LINK), "link_down", "s1", False),
+        (of_log("netns_linkdown_rank0"), SILENT, "machine_gone", "s1", True),
+        (of_log("alone_r0_t45", 1), of_log("gpu/E-no-model.rank0", 1), "model_not_found", "s1", False),
+        (of_log("alone_r0_t45", 1), rank(127, error="OCI runtime create failed"), "docker_refused", "s1", False),
+        (of_log("netns_linkdown_rank0"), of_log("pp2_assert_rank1"), "worker_exception", "s1", False),
+        (of_log("gpu/P1.rank0", None), of_log("gpu/P1.rank1", None), "step_failed", "", False),
+    ],
+)  # fmt: skip
+def test_recorded_deaths_of_two_ranks(s0: Any, s1: Any, id: str, host: str, death: bool) -> None:
+    why = weigh(s0, s1)
+    assert (why["id"], why["host"], bool(why["death"])) == (id, host, death), why["sentence"]
+
+
+def test_the_order_of_the_hosts_changes_nothing() -> None:
+    worker, head = of_log("gpu/K-killworker-flight.rank1"), of_log("gpu/K-killworker-flight.rank0")
+    assert (weigh(worker, head)["id"], weigh(worker, head)["host"]) == ("worker_died", "s0")

@@ -157,14 +157,17 @@ checks:
   elements: dict
 """
 
+import itertools
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common import again, commands
 from ansible.module_utils.sparklanes.common.checks import failures, sentence
+from ansible.module_utils.sparklanes.common.text import said
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, guarding_memory, load, refuse_without_room
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
@@ -250,10 +253,17 @@ class EngineImage:
             refuse_without_room(size, self.params["reserve_gib"] if size else 0, self.image_root(), "the image")
         except ArchiveError as error:
             self.fail(str(error))
-        with guarding_memory():
-            rc, out, err = commands.run(["docker", "pull", "--quiet", name], seconds=None)
-        if rc != 0:
+        for attempt in itertools.count(1):
+            with guarding_memory():
+                rc, out, err = commands.run(["docker", "pull", "--quiet", name], seconds=None)
+            if rc == 0:
+                return
             told = (err or out).strip()
+            wait = again.delay(attempt, told) if again.momentary(told) else None
+            if wait is not None:
+                self.actions.append(f"Asked again after {wait:g} s: {said(told, 160)}")
+                time.sleep(wait)
+                continue
             self.fail(f"{name} could not be pulled: {told} → {docker_images.explain(told)}. {self.instead()}".rstrip())
 
     def remote_bytes(self, name: str) -> int:

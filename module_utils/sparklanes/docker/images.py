@@ -211,6 +211,15 @@ def others(reference: Reference, listed: Sequence[Listed]) -> str:
 # Docker's words for a failed pull → what that means for a person. The first that fits counts.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
+        r"toomanyrequests|too many requests|\b429\b|pull rate limit",
+        "the registry refuses more for now, as too much was asked of it. Log in on the Spark (`sudo docker login REGISTRY`), which raises the limit, "
+        "or wait for as long as it says; the other Sparks need only one copy from there",
+    ),
+    (
+        r"TLS handshake timeout|unexpected EOF|connection reset by peer|\b50[0234] |HTTP status: 50[0234]|Service Unavailable",
+        "the registry, or a proxy before it, is overloaded or cut the connection, and stayed so. What came is kept: run this again later",
+    ),
+    (
         r"manifest unknown|manifest for .* not found|: not found",
         "the registry does not know this digest. It was deleted there or never pushed: look at the repository, rebuild or push the image, "
         "and pin the digest that the push prints",

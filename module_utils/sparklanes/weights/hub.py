@@ -9,9 +9,11 @@ of its own: it knows the Hub's storage back ends, its retries and its tokens. Wh
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+from ansible.module_utils.sparklanes.common import again
 
 ENDPOINT = "https://huggingface.co"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -68,6 +72,13 @@ def explain(status: int, code: str, repo: str, revision: str, endpoint: str) -> 
         return f"{where}: no such revision. Take the commit's 40 hex digits from the model's history page"
     if status == 404:
         return f"{where}: not found. Check the repository's name (a private one needs a token)"
+    if status == 429:
+        return f"{where}: too many requests ({status}), also after waiting. Give a token, which raises the limit, or wait for a while"
+    if status >= 500:
+        return (
+            f"{where}: the Hub answers HTTP {status} {code}".rstrip()
+            + ", also after waiting. Run this again later; what came is kept"
+        )
     return f"{where}: HTTP {status} {code}".rstrip()
 
 
@@ -81,6 +92,36 @@ def read_list(answer: Any, limit: int) -> bytes:
     return text
 
 
+def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout: float, left: int) -> tuple[bytes, str]:
+    """One page of a list and the address of the next (empty: none). A server that is short of something is asked again, as it says."""
+    request = urllib.request.Request(url)
+    if token:
+        # Not sent on where the answer is a redirect to somewhere else.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    for attempt in itertools.count(1):
+        wait = None
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                page = read_list(answer, left)
+                found = NEXT.search(answer.headers.get("Link", ""))
+                return page, found[1] if found else ""
+        except urllib.error.HTTPError as error:
+            if error.code in again.STATUSES:
+                wait = again.delay(attempt, retry_after=error.headers.get("Retry-After", ""))
+            if wait is None:
+                raise HubError(explain(error.code, error.headers.get("X-Error-Code", ""), repo, revision, endpoint)) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            if again.momentary(str(reason)):
+                wait = again.delay(attempt)
+            if wait is None:
+                raise HubError(
+                    f"{endpoint} does not answer ({reason}). Check the node's route, proxy and DNS, or set another endpoint"
+                ) from error
+        time.sleep(wait)
+    raise AssertionError("counting ended")
+
+
 def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: float = TIMEOUT) -> dict[str, HubFile]:
     """The files of a repository at a commit, by name."""
     endpoint = endpoint.rstrip("/")
@@ -90,27 +131,15 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
     for _ in range(PAGE_LIMIT):
         if urlsplit(url)[:2] != urlsplit(endpoint)[:2]:
             raise HubError(f"{endpoint} sends the list of {repo} on to another server, {urlsplit(url).netloc}")
-        request = urllib.request.Request(url)
-        if token:
-            # Not sent on where the answer is a redirect to somewhere else.
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
+        page, following = _page(endpoint, url, repo, revision, token, timeout, left)
+        left -= len(page)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                page = read_list(answer, left)
-                left -= len(page)
-                files |= parse_tree(json.loads(page))
-                following = NEXT.search(answer.headers.get("Link", ""))
-        except urllib.error.HTTPError as error:
-            code = error.headers.get("X-Error-Code", "")
-            raise HubError(explain(error.code, code, repo, revision, endpoint)) from error
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise HubError(
-                f"{endpoint} does not answer ({reason}). Check the node's route, proxy and DNS, or set another endpoint"
-            ) from error
+            files |= parse_tree(json.loads(page))
+        except ValueError as error:
+            raise HubError(f"{endpoint} sends a list that is no JSON ({error})") from error
         if not following:
             break
-        url = following[1]
+        url = following
     else:
         raise HubError(f"{endpoint} sends a list of {repo} that has not ended after {PAGE_LIMIT:,} pages")
     if not files:

@@ -426,3 +426,44 @@ def test_the_store_is_named() -> None:
     assert store_of(json.dumps({"Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]]})) == "overlay2"
     status = [["driver-type", "io.containerd.snapshotter.v1"]]
     assert store_of(json.dumps({"Driver": "overlayfs", "DriverStatus": status})) == "io.containerd.snapshotter.v1 (overlayfs)"
+
+
+BUSY = "Error response from daemon: toomanyrequests: retry-after: 30, allowed: 1/minute"
+
+
+def test_a_registry_that_is_busy_is_asked_again_as_it_says(
+    docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            docker.registry[f"{REPO}@{D1}"] = image()
+
+    docker.stderr = BUSY
+    monkeypatch.setattr(engine_image_pull.time, "sleep", sleep)
+    result = run_module(engine_image_pull, ASK)
+    assert (result["changed"], waited, len(docker.pulls)) == (True, [30.0, 30.0], 3)
+    assert sum("Asked again after 30 s" in action for action in result["actions"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("stderr", "pulls", "words"),
+    [
+        (BUSY, 4, "refuses more for now"),
+        ("Error response from daemon: received unexpected HTTP status: 503 Service Unavailable", 4, "overloaded"),
+        ("net/http: TLS handshake timeout", 4, "overloaded"),
+        ("unexpected EOF", 4, "overloaded"),
+        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", 1, "docker login"),
+        ("toomanyrequests: retry-after: 6h", 1, "refuses more for now"),
+        ("Error response from daemon: manifest unknown", 1, "does not know this digest"),
+    ],
+)
+def test_a_registry_that_stays_busy_is_named(
+    docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, stderr: str, pulls: int, words: str
+) -> None:
+    monkeypatch.setattr(engine_image_pull.time, "sleep", lambda _: None)
+    docker.stderr = stderr
+    result = run_module(engine_image_pull, ASK)
+    assert (len(docker.pulls), words in result["msg"]) == (pulls, True), result["msg"]

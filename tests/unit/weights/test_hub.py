@@ -25,6 +25,7 @@ class Pages(BaseHTTPRequestHandler):
     """A list in two pages, as the Hub sends it for large repositories."""
 
     link = "/second"
+    busy, status, wait = 0, 429, "30"
     asked: list[tuple[str, str | None]] = []  # noqa: RUF012
 
     def log_message(self, format: str, *args: object) -> None:
@@ -33,6 +34,11 @@ class Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers.get("Authorization")))
         first = self.path != "/second"
+        if "busy" in self.path and len(self.asked) <= self.busy:
+            self.send_response(self.status)
+            self.send_header("Retry-After", self.wait)
+            self.end_headers()
+            return
         if "missing" in self.path:
             self.send_response(404)
             self.send_header("X-Error-Code", "RevisionNotFound")
@@ -151,3 +157,28 @@ def test_a_client_that_was_not_installed_is_not_taken_for_one(tmp_path: Path) ->
     with pytest.raises(HubError, match=r"huggingface_hub==2.4.0 can't be installed: no network. Give the node a package index"):
         weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell("pip install"), "python3")
     assert weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell(), "python3")
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_hub_that_is_busy_is_asked_again_as_it_says(endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(weights_hub.time, "sleep", waited.append)
+    monkeypatch.setattr(Pages, "busy", 2)
+    monkeypatch.setattr(Pages, "status", status)
+    assert len(weights_hub.tree(endpoint, "acme/busy", COMMIT)) == 2
+    assert waited == [30.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("status", "wait", "asked", "words"),
+    [(429, "1", 4, "too many requests"), (503, "1", 4, "Run this again later"), (429, "9999", 1, "Give a token")],
+)
+def test_a_hub_that_stays_busy_is_named(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int, wait: str, asked: int, words: str
+) -> None:
+    monkeypatch.setattr(weights_hub.time, "sleep", lambda _: None)
+    for name, value in (("busy", 99), ("status", status), ("wait", wait)):
+        monkeypatch.setattr(Pages, name, value)
+    with pytest.raises(HubError, match=words):
+        weights_hub.tree(endpoint, "acme/busy", COMMIT)
+    assert len(Pages.asked) == asked

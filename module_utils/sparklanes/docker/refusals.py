@@ -22,7 +22,7 @@ class Refusal:
 
 _GPU = "Docker can't give containers their GPU: nvidia-ctk --version, docker info (Runtimes, CDI), nvidia-smi on this Spark; then"
 # The first that is found; none of them can look far back, so that a long text costs no time.
-_KNOWN: tuple[tuple[re.Pattern[str], str, str, str, bool], ...] = tuple(
+KNOWN: tuple[tuple[re.Pattern[str], str, str, str, bool], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), id, sentence, remedy, hardware)
     for pattern, id, sentence, remedy, hardware in (
         (
@@ -92,7 +92,7 @@ def refusal_of(words: str, sure: bool = False) -> Refusal | None:
     sure: it is known that Docker refused, so that unknown words are a refusal too.
     """
     text = said(words, _LONGEST)
-    for pattern, id, sentence, remedy, hardware in _KNOWN:
+    for pattern, id, sentence, remedy, hardware in KNOWN:
         if pattern.search(text):
             return Refusal(id, f"{sentence}: {said(text, 300)}", remedy, hardware)
     if sure:

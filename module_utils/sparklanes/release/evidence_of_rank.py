@@ -87,7 +87,7 @@ def _of_rank(host: str, rank: Facts) -> Iterator[Cause]:
     if short and any(one.get("death") for one in own) and not box.get("oom_killed"):
         text = f"a process of its rank was killed for memory: {short['message']}"
         yield Cause("oom_killed", host, text, str(short["remedy"]), Weight.DEATH, True, True)
-    itself = ended and signal_of(box.get("exit_code")) in _BY_ITSELF
+    itself = ended and signal_of(box.get("exit_code")) in BY_ITSELF
     yield from (_of_line(host, one, Weight.OWN, itself) for one in own)
     yield from (_of_line(host, one, Weight.CONSEQUENCE) for one in after)
     for finding in [*(evidence.get("kernel") or []), *(evidence.get("journal") or [])]:
@@ -115,7 +115,7 @@ def _of_line(host: str, one: Facts, weight: Weight, died: bool = False) -> Cause
 
 
 # What a process does to itself: its own last words say why. The others come from outside.
-_BY_ITSELF = {
+BY_ITSELF = {
     "SIGABRT": "rank_aborted",
     "SIGSEGV": "rank_segfault",
     "SIGBUS": "rank_bus_error",
@@ -165,14 +165,14 @@ def _of_end(host: str, rank: Facts, box: Facts, own: list[Facts], after: list[Fa
         return Cause(
             "rank_terminated", host, text, "Look who did: journalctl of that time on this Spark.", Weight.DEATH, death=True
         )
-    if name in _BY_ITSELF:
+    if name in BY_ITSELF:
         if own:
             return None  # said with its own line, which is why
         if name == "SIGABRT" and after:
             return None  # NCCL's watchdog aborts a rank whose peer is lost
         text = f"its engine died of {name} ({how}): {_MEANING[name]}{words}"
         return Cause(
-            _BY_ITSELF[name],
+            BY_ITSELF[name],
             host,
             text,
             "Read the end of its saved log, and the kernel log of this Spark.",

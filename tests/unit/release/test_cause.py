@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.common.registered import Look, look
+from ansible.module_utils.sparklanes.docker import refusals
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.host import kernel_log
 from ansible.module_utils.sparklanes.release import cause as rules
-from conftest import FIXTURES
+from ansible.module_utils.sparklanes.release import evidence_of_rank
+from conftest import FIXTURES, ROOT
 
 NOTHING: dict[str, Any] = {}
 STARTED = 1_800_000_000.0
@@ -321,3 +326,30 @@ def test_recorded_deaths_of_two_ranks(s0: Any, s1: Any, id: str, host: str, deat
 def test_the_order_of_the_hosts_changes_nothing() -> None:
     worker, head = of_log("gpu/K-killworker-flight.rank1"), of_log("gpu/K-killworker-flight.rank0")
     assert (weigh(worker, head)["id"], weigh(worker, head)["host"]) == ("worker_died", "s0")
+
+
+def made_in(module: str) -> set[str]:
+    """The ids of causes that a module makes by name."""
+    tree = ast.parse((ROOT / "module_utils/sparklanes/release" / f"{module}.py").read_text(encoding="utf-8"))
+    calls = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause"
+    )
+    return {str(call.args[0].value) for call in calls if isinstance(call.args[0], ast.Constant)}
+
+
+def test_the_page_names_every_cause() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = page.partition("### Why it failed")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`([a-z_]+)`", table))
+    grave = {kind.cause or kind.name for kind in kernel_log.KINDS if kind.grave} - {"oom_killed"}
+    known = made_in("evidence_of_rank") | made_in("cause") | set(evidence_of_rank.BY_ITSELF.values()) | grave
+    known |= {id for _, id, _, _, _ in refusals.KNOWN} | {
+        "memory_killer",
+        "docker_restarted",
+        "gpu_xid_fatal",
+        "boot_stalled",
+        "step_failed",
+    }
+    assert known <= told, known - told

@@ -99,7 +99,7 @@ def _journal(run: Run, since: float, until: float, unread: list[str]) -> list[st
 
 def _journalctl(since: float, until: float, *what: str) -> list[str]:
     window = [f"--since=@{since:.0f}", f"--until=@{until:.0f}", f"--lines={LINES}"]
-    return ["journalctl", "--no-pager", "--quiet", "--output=short-iso", *window, *what]
+    return ["journalctl", "--no-pager", "--output=short-iso", *window, *what]
 
 
 def _nothing(out: str) -> bool:

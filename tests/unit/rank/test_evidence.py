@@ -90,6 +90,9 @@ def test_what_could_not_be_read_is_said(root: Path) -> None:
     hidden = (0, "", "Hint: You are currently not seeing messages from other users and the system.")
     assert gather(Machine(kernel=hidden, units=hidden, dmesg=denied), root)["unread"]
     assert gather(Machine(), root)["unread"] == [], "no line of that time is an answer"
+    empty = Machine(units=(0, "-- No entries --\n", "No journal files were found."))
+    assert len(gather(empty, root)["unread"]) == 1
+    assert not any("--quiet" in argv for argv in empty.asked), "journalctl then hides that it may not see"
 
 
 def test_a_host_that_is_a_container_boots_with_its_first_process(root: Path) -> None:

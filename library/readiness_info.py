@@ -64,6 +64,12 @@ options:
         description: Bytes of data, the MTU less the headers.
         type: int
         required: true
+  exchange:
+    description:
+      - Send bytes to and fro over TCP as well, by O(probes). The other ranks must do so at the same time; for some seconds a port of the
+        fabric is listened on.
+    type: bool
+    default: false
   master_port:
     description: The end of the rendezvous port that this rank tries.
     type: dict
@@ -118,7 +124,7 @@ readiness:
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
-    C(probes) (each with C(ok), C(small), C(said)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
+    C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome), C(error) and C(listened)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
     C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.
@@ -128,6 +134,7 @@ readiness:
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +146,7 @@ from ansible.module_utils.sparklanes.docker import container_stack
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
+from ansible.module_utils.sparklanes.fabric.exchange import exchange
 from ansible.module_utils.sparklanes.gpu import facts as gpu_facts
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host import room
@@ -274,6 +282,7 @@ def main() -> None:
                     "size": {"type": "int", "required": True},
                 },
             },
+            "exchange": {"type": "bool", "default": False},
             "master_port": {
                 "type": "dict",
                 "options": {
@@ -292,6 +301,8 @@ def main() -> None:
     end = params["master_port"]
     # Before anything that takes time: the others may come at any moment.
     listener = fabric_reach.Listener(end["address"], end["port"]) if end and end["listen_for"] else None
+    pool = ThreadPoolExecutor(1)
+    words = pool.submit(exchange, params["probes"]) if params["exchange"] else None
     docker, images = Docker(commands.run), ImageStore(commands.run, Path(params["root"], "images"))
     boxes: list[Container] = []
     try:
@@ -323,6 +334,8 @@ def main() -> None:
     facts["devices"] = container_stack.device_facts(params["devices"])
     facts["probes"] = probe_facts(module)
     facts |= recorded(store)
+    if words:
+        facts["exchange"] = words.result()
     facts["image_conf"] = image_conf(module, docker, facts["image"]["name"]) if facts["image"] else None
     if listener:
         facts["master_port"] = listener.accept(end["listen_for"], MEET_SECONDS)

@@ -31,10 +31,13 @@ def rule(fleet: Fleet) -> Iterator[Rule]:
         ("spark-2", "-p icmp -j DROP", ["FABRIC.PEER", "to spark-2", "no answer at all"]),
         # What a switch without jumbo frames does: nothing says why.
         ("spark-2", "-p icmp -m length --length 1000:65535 -j DROP", ["FABRIC.PEER", "to spark-2", "small packets pass, 1472 bytes don't"]),
+        ("spark-2", "-p tcp -j DROP", ["FABRIC.EXCHANGE", "to spark-2", "no byte came back"]),
+        # Established and dead: every segment with data is dropped.
+        ("spark-2", "-p tcp -m length --length 61:65535 -j DROP", ["FABRIC.EXCHANGE", "to spark-2", "no byte came back"]),
         ("spark-1", "-p tcp --dport 29500 -j DROP", ["FABRIC.MASTER_PORT", "no answer", "A firewall drops it"]),
         ("spark-1", "-p tcp --dport 29500 -j REJECT --reject-with tcp-reset", ["FABRIC.MASTER_PORT", "refused, though rank 0 listened there"]),
     ],
-    ids=["no ping", "no large ping", "port dropped", "port rejected"],
+    ids=["no ping", "no large ping", "no TCP", "no data", "port dropped", "port rejected"],
 )  # fmt: skip
 def test_what_does_not_get_through_stops_a_launch_before_the_stop(
     fleet: Fleet, rule: Rule, node: str, text: str, words: list[str]

@@ -18,6 +18,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, Check, judged
+from ansible.module_utils.sparklanes.fabric import exchange
 from ansible.module_utils.sparklanes.fabric.fact import address_of, meeting
 
 ALL_PAIRS_UP_TO = 8  # nodes; a larger deployment pings its neighbours in the ring of ranks
@@ -257,6 +258,7 @@ def master_check(host: str, end: Facts, result: Facts | None, head: Facts | None
 def gate_checks(host: str, reach: Facts, facts: Facts, head: Facts | None) -> list[Check]:
     """The live part of gate A. `reach`: {probes, master} of this host; `head`: what readiness_info found on rank 0."""
     made = peer_checks(host, reach.get("probes") or [], facts.get("probes"))
+    made += exchange.checks(host, reach.get("probes") or [], facts.get("exchange"))
     if reach.get("master"):
         check = master_check(host, reach["master"], facts.get("master_port"), (head or {}).get("master_port"))
         made += [check] if check else []

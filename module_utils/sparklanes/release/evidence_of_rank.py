@@ -83,14 +83,15 @@ def _of_rank(host: str, rank: Facts) -> Iterator[Cause]:
             f"its container {box.get('name')} is paused",
             f"docker unpause {box.get('name')}, by whom paused it.",
         )
-    short = next((one for one in evidence.get("kernel") or [] if one["id"] == "oom_killed"), None)
+    machine = [*(evidence.get("kernel") or []), *(evidence.get("journal") or [])]
+    short = next((one for one in machine if one["id"] in ("oom_killed", "memory_killer")), None)
     if short and any(one.get("death") for one in own) and not box.get("oom_killed"):
         text = f"a process of its rank was killed for memory: {short['message']}"
-        yield Cause("oom_killed", host, text, str(short["remedy"]), Weight.DEATH, True, True)
+        yield Cause(str(short["id"]), host, text, str(short["remedy"]), Weight.DEATH, True, True)
     itself = ended and signal_of(box.get("exit_code")) in BY_ITSELF
     yield from (_of_line(host, one, Weight.OWN, itself) for one in own)
     yield from (_of_line(host, one, Weight.CONSEQUENCE) for one in after)
-    for finding in [*(evidence.get("kernel") or []), *(evidence.get("journal") or [])]:
+    for finding in machine:
         hardware = bool(finding.get("hardware_or_memory"))
         weight = Weight.KERNEL if hardware else Weight.REMARK
         yield Cause(str(finding["id"]), host, str(finding["message"]), str(finding.get("remedy", "")), weight, hardware)
@@ -148,14 +149,15 @@ def _of_end(host: str, rank: Facts, box: Facts, own: list[Facts], after: list[Fa
             "Memory ran out: give the lane less (lane_gpu_memory_utilization, KV cache), or end what else holds memory on this Spark.",
             Weight.DEATH, True, True,
         )  # fmt: skip
-    if name in ("SIGKILL", "SIGTERM") and "memory_killer" in journal:
+    log = rank.get("log") or {}
+    in_order = code == 0 and bool(log.get("ended")) and not (log.get("exception") or own or after)
+    if (name in ("SIGKILL", "SIGTERM") or in_order) and "memory_killer" in journal:
         one = journal["memory_killer"]
         return Cause("memory_killer", host, f"{one['message']} ({how})", str(one["remedy"]), Weight.DEATH, True, True)
-    if name in ("SIGKILL", "SIGTERM") and "docker_restarted" in journal:
+    if (name in ("SIGKILL", "SIGTERM") or code == 255 or in_order) and "docker_restarted" in journal:
         one = journal["docker_restarted"]
-        return Cause(
-            "docker_restarted", host, f"{one['message']}, which ended its container ({how})", str(one["remedy"]), Weight.DEATH
-        )
+        text = f"{one['message']}, which ended its container ({how})"
+        return Cause("docker_restarted", host, text, str(one["remedy"]), Weight.DEATH)
     unread = f"; {', '.join(evidence['unread'])}" if evidence.get("unread") else ""
     if name == "SIGKILL":
         text = f"its container was killed ({how}) by somebody or something; Docker saw no lack of memory{unread}"
@@ -205,8 +207,7 @@ def _of_end(host: str, rank: Facts, box: Facts, own: list[Facts], after: list[Fa
         return Cause(found.id, host, found.sentence, found.remedy, Weight.DOCKER, found.hardware) if found else None
     if own or after:
         return None
-    log = rank.get("log") or {}
-    if code == 0 and log.get("ended") and not log.get("exception"):
+    if in_order:
         text = f"its container ended in good order ({how}), and this launch did not ask it to: a person or a service did"
         return Cause(
             "rank_terminated", host, text, "Look who did: journalctl of that time on this Spark.", Weight.DEATH, death=True

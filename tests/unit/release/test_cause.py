@@ -353,3 +353,21 @@ def test_the_page_names_every_cause() -> None:
         "step_failed",
     }
     assert known <= told, known - told
+
+
+def test_a_rank_that_ended_in_good_order_may_have_been_ended_by_its_machine() -> None:
+    for id, grave in (("memory_killer", True), ("docker_restarted", False)):
+        gone = rank(0, evidence={"journal": [finding(id, id, grave)]})
+        gone["log"]["ended"] = True
+        why = weigh(rank(0, LOST), gone)
+        assert (why["id"], why["host"], why["hardware_or_memory"], bool(why["death"])) == (id, "s1", grave, grave)
+    assert (
+        weigh(rank(0, LOST), rank(255, evidence={"journal": [finding("docker_restarted", "x", False)]}))["id"]
+        == "docker_restarted"
+    )
+    worker = rank(
+        0,
+        line("worker_died", "VllmWorker-1 died", death=True),
+        evidence={"journal": [finding("memory_killer", "earlyoom sent SIGTERM to 7")]},
+    )
+    assert weigh(rank(0, LOST), worker)["id"] == "memory_killer"

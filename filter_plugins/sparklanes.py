@@ -138,6 +138,26 @@ def lane_rank_text(hostvars: HostVars, host: str, groups: Groups) -> str:
     return "\n".join([*lines, rank_spec.command_text(spec)])
 
 
+def lane_ranks_text(hostvars: HostVars, hosts: Sequence[str], groups: Groups) -> str:
+    """The commands of these ranks, in their order."""
+    return "\n\n".join(lane_rank_text(hostvars, host, groups) for host in hosts)
+
+
+def fabric_file(path: str, host: str) -> dict[str, Any]:
+    """The fabric of a host as a file tells it: host → what roce_facts calls fabric."""
+    try:
+        told = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise AnsibleFilterError(
+            f"render_fabric: {path} can't be read: {error}. A render with the Sparks there keeps what it saw"
+        ) from error
+    found = told.get(host) if isinstance(told, dict) else None
+    if not isinstance(found, dict):
+        names = ", ".join(map(str, told)) if isinstance(told, dict) else "nothing"
+        raise AnsibleFilterError(f"render_fabric: {path} tells of {names}, and not of {host}")
+    return found
+
+
 def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapping[str, Any]) -> str:
     """How what a host runs (the spec of rank_command_info) differs from what the lane renders."""
     ours = lane_rank_spec(hostvars, host, groups)
@@ -475,7 +495,8 @@ class FilterModule:
             "sparklanes_site_folder": site_folder,
             "sparklanes_rank_drift": lane_rank_drift,
             "sparklanes_rank_spec": lane_rank_spec,
-            "sparklanes_rank_text": lane_rank_text,
+            "sparklanes_fabric_file": fabric_file,
+            "sparklanes_ranks_text": lane_ranks_text,
             # quality
             "sparklanes_bank": teacher_forcing_bank,
             "sparklanes_teacher_forcing": teacher_forcing_judge,
@@ -497,6 +518,7 @@ class FilterModule:
             "sparklanes_reason": release_restore.why_it_failed,
             "sparklanes_release": release,
             "sparklanes_restore": release_restore.what_to_restore,
+            "sparklanes_at_rest": controller.at_rest,
             "sparklanes_askable": release_status.askable,
             "sparklanes_status": release_status.status,
             "sparklanes_transaction_id": transaction_id,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.common.registered import HostVars, looks, results
+from ansible.module_utils.sparklanes.release.transaction import STOPPED
 
 
 def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
@@ -79,6 +80,25 @@ def interrupted(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
     """Whether no living transaction is open on any host. `name`: of the variable in which readiness_info was registered."""
     found = [seen.facts for seen in looks(hostvars, hosts, name, "readiness").values()]
     return all(facts is not None and (not facts.get("transaction") or facts["transaction"].get("expired")) for facts in found)
+
+
+def at_rest(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
+    """Whether every host says that the deployment was stopped on purpose (or never ran), that no transaction is open and that no rank runs.
+
+    name: of the variable in which readiness_info was registered. A host that says less is not at rest.
+    """
+    found = [seen.facts for seen in looks(hostvars, hosts, name, "readiness").values()]
+    return bool(found) and all(
+        facts is not None
+        and not facts.get("transaction")
+        and (facts.get("deployment_state") or {}).get("status") == STOPPED
+        and "error" not in (facts.get("docker") or {"error": "it was not asked"})
+        and not any(
+            box.get("running") and box.get("deployment") == hostvars[host].get("deployment")
+            for box in facts.get("containers") or []
+        )
+        for host, facts in zip(hosts, found, strict=True)
+    )
 
 
 def lock_is_back(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:

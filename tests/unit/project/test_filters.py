@@ -220,6 +220,24 @@ def test_the_collections_that_preflight_asks_for_are_those_that_we_use() -> None
     assert set(preflight_play["vars"]["preflight_collections"]) == used
 
 
+def test_ranks_are_rendered_without_a_spark_from_a_file_the_head_first(tmp_path: Path) -> None:
+    """The hosts exist nowhere."""
+    fabric = {
+        host: {"transport": "socket", "host_ip": f"10.0.0.{number}", "ifname": "eth1", "rails": [], "env": {}, "errors": []}
+        for number, host in enumerate(("s1", "s2"), 1)
+    }
+    (tmp_path / "fabric.yml").write_text(yaml.safe_dump(fabric), encoding="utf-8")
+    given = json.dumps({**ENGINE, "render_fabric": str(tmp_path / "fabric.yml")})
+    rc, text = play(tmp_path, ROOT / "playbooks" / "render.yml", "-e", given)
+    assert rc == 0, text
+    assert 0 < text.index("rank 0 of 2 on s1") < text.index("rank 1 of 2 on s2")
+    assert "--master-addr 10.0.0.1" in " ".join(text.split())
+    (tmp_path / "fabric.yml").write_text("s1: {}", encoding="utf-8")
+    rc, text = play(tmp_path, ROOT / "playbooks" / "render.yml", "-e", given)
+    assert rc == 2
+    assert "tells of s1, and not of s2" in text
+
+
 def test_an_empty_fleet_says_how_to_fill_it(tmp_path: Path) -> None:
     rc, text = run_preflight(tmp_path, fleet={"all": {}})
     assert rc == 1

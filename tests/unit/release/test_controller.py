@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,44 @@ def test_a_lock_is_taken_by_itself_only_where_every_rank_says_that_nobody_is_at_
 def test_the_note_of_a_transaction_stays_while_a_rank_may_hold_its_lock(other: Any, back: bool) -> None:
     seen = registered(["s1", "s2"], closed={"s1": {"deployment_state": {}}, "s2": other})
     assert controller.lock_is_back(seen, ["s1", "s2"], "closed") is back
+
+
+def test_a_deployment_is_at_rest_only_where_every_rank_says_so() -> None:
+    """Then there is nothing to recover, and nothing is started."""
+    rest: dict[str, Any] = {
+        "transaction": {},
+        "deployment_state": {"status": "stopped"},
+        "docker": {"version": "28"},
+        "containers": [],
+    }
+
+    def hosts(second: Any) -> dict[str, dict[str, Any]]:
+        return {
+            "s1": {"deployment": "sparks", "journal": {"readiness": rest}},
+            "s2": {"deployment": "sparks", "journal": second if "unreachable" in second else {"readiness": second}},
+        }
+
+    runs = {"running": True, "deployment": "sparks"}
+    assert controller.at_rest(hosts(rest), ["s1", "s2"], "journal")
+    assert controller.at_rest(hosts({**rest, "containers": [{**runs, "deployment": "other"}]}), ["s1", "s2"], "journal")
+    for other in (
+        {**rest, "transaction": {"id": "t1", "expired": True}},
+        {**rest, "transaction": {"id": "unreadable-1", "unreadable": "x"}},
+        {**rest, "deployment_state": {"status": "failed"}},
+        {**rest, "deployment_state": {"unreadable": "x"}},
+        {**rest, "docker": {"error": "no daemon"}},
+        {**rest, "containers": [runs]},
+        {"unreachable": True},
+    ):
+        assert not controller.at_rest(hosts(other), ["s1", "s2"], "journal"), other
+    assert not controller.at_rest({}, [], "journal")
+
+
+def test_an_attempt_of_this_controller_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
+    note = tmp_path / "transaction.json"
+    assert controller.ended(tmp_path, os.getpid()) == []
+    note.write_text(json.dumps({"id": "t1", "pid": 2**22 + 1, "started": "1"}), encoding="utf-8")
+    assert controller.ended(tmp_path, os.getpid()) == ["t1"]
+    run, started = controller.run_of(os.getpid())
+    note.write_text(json.dumps({"id": "t1", "pid": run, "started": started}), encoding="utf-8")
+    assert controller.ended(tmp_path, os.getpid()) == []

@@ -135,11 +135,12 @@ class Probe:
     def run(self) -> None:
         healthy = self.health()
         model = self.model() if healthy else ""
-        self.extras()
         if self.params["generate"] and model:
             self.completion(model)
             if self.params["chat"]:
                 self.chat(model)
+        # Last, so that the counters hold what was just generated.
+        self.extras()
 
     def health(self) -> bool:
         try:

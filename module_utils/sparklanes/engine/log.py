@@ -39,6 +39,7 @@ _WEIGHTS_TOOK = re.compile(r"Loading weights took ([\d.]+) seconds")
 _MODEL_TOOK = re.compile(r"Model loading took ([\d.]+) (?:GiB|GB)(?: memory)? and ([\d.]+) seconds")
 _INIT_TOOK = re.compile(r"init engine \([^)]*\) took ([\d.]+) s(?:econds)?(?: \(compilation: ([\d.]+) s\))?")
 _GRAPHS_TOOK = re.compile(r"Graph capturing finished in ([\d.]+) secs?, took (-?[\d.]+) GiB")
+_GRAPHS_GUESS = re.compile(r"Estimated CUDA graph memory: (-?[\d.]+) GiB")
 _COMPILE_TOOK = re.compile(r"torch\.compile takes ([\d.]+) s in total")
 _VERSION = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)|Launching vLLM \(v([^)]+)\) headless|version (\d\S+)$")
 _NCCL = re.compile(r"(?:vLLM is using nccl==|NCCL INFO NCCL version )([\d.]{1,20})")
@@ -102,6 +103,7 @@ _FACTS: tuple[tuple[re.Pattern[str], tuple[tuple[str, Callable[[str], Any]], ...
     (_INIT_TOOK, (("init_seconds", float), ("compile_seconds", float))),
     (_COMPILE_TOOK, (("compile_seconds", float),)),
     (_GRAPHS_TOOK, (("graphs_seconds", float), ("graphs_gib", float))),
+    (_GRAPHS_GUESS, (("graphs_guess_gib", float),)),
     (_NCCL, (("nccl", str),)),
     (_WORLD, (("world_size", int), ("rank", int))),
     (_NETWORK, (("network", str),)),

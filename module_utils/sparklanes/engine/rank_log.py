@@ -57,6 +57,7 @@ class RankLog:
     compile_seconds: float | None = None
     graphs_seconds: float | None = None
     graphs_gib: float | None = None
+    graphs_guess_gib: float | None = None
     init_seconds: float | None = None
     memory: list[str] = field(default_factory=list)
     last_timestamp: str | None = None

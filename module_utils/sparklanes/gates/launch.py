@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check, verdict
-from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, Look, check_rows, look, looks, results
+from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, Look, answered, check_rows, look, looks, results
 from ansible.module_utils.sparklanes.docker import container_stack, gpu_access
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
@@ -26,6 +26,7 @@ from ansible.module_utils.sparklanes.gates.preflight import CONTROLLER
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.quality import generation
 
 # Check id → the variable in which a staging role registered its look.
 STAGING = {"WEIGHTS.STAGED": "model_weights_result", "OVERLAYS.STAGED": "kernel_overlays_result"}
@@ -154,15 +155,20 @@ def ranks_alive(hostvars: HostVars, hosts: Sequence[str], release: str) -> list[
     return readiness.ranks_alive(hosts, looks(hostvars, hosts, "gates_rank"), release)
 
 
-def alive(hostvars: HostVars, hosts: Sequence[str], release: str) -> list[Check]:
-    """Every rank's container runs this release, and rank 0 gave a real generation."""
+def alive(hostvars: HostVars, hosts: Sequence[str], release: str, lanes: Facts | None = None) -> list[Check]:
+    """Every rank's container runs this release, and rank 0 gave a real generation: text, drafts and sizes as its lane says, where given."""
     head = hosts[0]
     remedy = f"Ask it by hand on {head}, and read the log of each rank."
     made = ranks_alive(hostvars, hosts, release)
     probe = hostvars[head].get("gates_probe")
     if verdict(made) == FAIL and (not isinstance(probe, Mapping) or probe.get("skipped")):
         return made  # an engine without one of its ranks is not asked: it would hang until each question has timed out
-    return made + check_rows(hostvars[head].get("gates_probe"), "ENGINE.HEALTH", head, "a real generation", remedy)
+    made += check_rows(probe, "ENGINE.HEALTH", head, "a real generation", remedy)
+    told = (answered(probe) or {}).get("facts")
+    if told and (lanes or {}).get(head):
+        logs = {host: (answered(hostvars[host].get("gates_rank")) or {}).get("log") for host in hosts}
+        made += generation.checks(head, told, logs, (lanes or {})[head])
+    return made
 
 
 def serves(hostvars: HostVars, hosts: Sequence[str], release: str, name: str) -> bool:

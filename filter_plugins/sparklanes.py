@@ -334,6 +334,11 @@ def ranks_of(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, dict[str, An
     return {host: {name: hostvars[host][name] for name in ("rank_lane", "rank_bare_spec")} for host in hosts}
 
 
+def transaction_note(folder: str, transaction: str) -> str:
+    """The file in which this controller remembers a transaction that has ended; empty where it remembers another one."""
+    return str(controller.forgettable(Path(folder), transaction))
+
+
 def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> str:
     """The id under which this controller works on a deployment: a new one, or that of its own interrupted run."""
     try:
@@ -512,6 +517,7 @@ class FilterModule:
             "sparklanes_logs": release_logs.sentence,
             "sparklanes_logs_to_fetch": release_logs.to_fetch,
             "sparklanes_lost": controller.lost,
+            "sparklanes_note": transaction_note,
             "sparklanes_prune_table": release_prune.table,
             "sparklanes_content_in_doubt": release_restore.content_in_doubt,
             "sparklanes_standing": release_restore.what_stands,

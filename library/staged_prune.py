@@ -14,7 +14,7 @@ description:
     restored refers to, what O(keep) names, and images and mounts of any container, running or not, stay.
   - Only what this project brought is looked at. Models outside of O(models_dir) are never touched.
   - Refuses while a transaction is open or a job runs, as they may be about to need something, and where a state or a release that
-    is in use can't be read.
+    is in use can't be read. While it removes, no transaction can be acquired on this Spark.
 options:
   state:
     description: V(listed) changes nothing.
@@ -73,17 +73,18 @@ actions:
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.common.files import read_json
+from ansible.module_utils.sparklanes.common.files import Unreadable, read_json
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
-from ansible.module_utils.sparklanes.release.store import Store, unreferenced
+from ansible.module_utils.sparklanes.release.store import Store, alone, unreadable_lock, unreadable_state, unreferenced
 from ansible.module_utils.sparklanes.weights.folder import IN_PLACE
 
 
@@ -99,10 +100,10 @@ class Prune:
 
     def find(self) -> list[Item]:
         for store in self.stores:
-            for path in (store.state_path, store.transaction_path):
-                if path.exists() and read_json(path) is None:
-                    self.refuse(path)
-            transaction = store.transaction()
+            try:
+                transaction = store.transaction()
+            except Unreadable as error:
+                self.module.fail_json(msg=f"deployment {store.deployment}: {unreadable_lock(error)}. Nothing was removed")
             if transaction is not None:
                 self.module.fail_json(
                     msg=f"deployment {store.deployment}: transaction {transaction.id} of {transaction.controller} is open (phase "
@@ -116,15 +117,23 @@ class Prune:
                 "Wait for it; nothing was removed"
             )
         anyone = Store("prune", str(self.root))
-        gone = unreferenced(anyone.releases(), [store.state() for store in self.stores])
+        try:
+            gone = unreferenced(anyone.releases(), anyone.all_states())
+        except Unreadable as error:
+            self.module.fail_json(msg=f"{unreadable_state(error)}. Nothing was removed")
         needed = Needed(paths=set(self.module.params["keep"]))
         for name in self.module.params["keep_images"]:
             needed.add_image(name)
         for name in sorted(set(anyone.releases()) - set(gone)):
-            spec = anyone.spec(name)
+            try:
+                spec = anyone.spec(name)
+                needed.add_spec(spec or {})
+                # Without these it is none of ours, and may refer to anything.
+                spec = spec if spec and isinstance(spec.get("image"), str) and isinstance(spec.get("mounts", []), list) else None
+            except (ValueError, TypeError, AttributeError, KeyError):
+                spec = None
             if spec is None:
                 self.refuse(anyone.release_folder(name) / "rank.json")
-            needed.add_spec(spec)
         # Also those that run no more, and those which somebody started by hand.
         for box in self.docker.containers():
             needed.add_image(box.image, [box.image_id])
@@ -136,7 +145,7 @@ class Prune:
     def refuse(self, path: Path) -> NoReturn:
         """What can't be read may refer to anything."""
         self.module.fail_json(
-            msg=f"{path} can't be read, so what it refers to is not known. Launch or stop the deployment, which writes it anew, "
+            msg=f"{path} can't be read, so what it refers to is not known. Launch that release again, which freezes it anew, "
             "then run this again; nothing was removed"
         )
         raise SystemExit(1)
@@ -163,7 +172,7 @@ class Prune:
         staged = [
             read_json(entry / "STAGED.json") or read_json(entry / "PARTIAL.json") or {} for entry in folders(self.root / "staged")
         ]
-        models = [Path(str(data["path"])) for data in staged if data.get("path") and data.get("source") not in IN_PLACE]
+        models = [Path(str(data["path"])) for data in staged if data.get("path") and str(data.get("source")) not in IN_PLACE]
         # A link there leads to weights that somebody keeps elsewhere.
         inside = folders(Path(self.module.params["models_dir"]))
         return [
@@ -233,11 +242,13 @@ def main() -> None:
     )
     actions: list[str] = []
     items: list[Item] = []
+    pruned = module.params["state"] == "pruned"
     try:
-        prune = Prune(module)
-        items = prune.find()
-        if module.params["state"] == "pruned":
-            for item in items:
+        # From the look to the last removal: no launch begins in between that needs what goes.
+        with alone(module.params["root"], "removes what nobody needs") if pruned and not module.check_mode else nullcontext():
+            prune = Prune(module)
+            items = prune.find()
+            for item in items if pruned else []:
                 actions.append(f"Remove {item.kind} {item.name}")
                 if not module.check_mode:
                     prune.remove(item)

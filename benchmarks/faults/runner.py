@@ -107,7 +107,8 @@ class Runner:
         say("  neither launch nor recover puts it right: by hand")
         for node in self.fleet.nodes.values():
             node.attempt(f"docker stop -t 30 {node.container}; docker rm {node.container}; rm -rf {DEPLOYMENTS}", timeout=120)
-        (self.fleet.root / "artifacts" / DEPLOYMENT / "transaction.json").unlink(missing_ok=True)
+        for note in (self.fleet.root / "artifacts" / DEPLOYMENT).glob("transaction-*.json"):
+            note.unlink()
         self._must("site.yml")
         self._must("playbooks/launch.yml")
         if not self.is_good():

@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 MORE = "more"  # the field of a dataclass for what it does not know
-_LARGEST = 1e12  # no time and no size of ours
+_LARGEST = 1e18  # no time and no size of ours
 
 
 def text(value: Any) -> bool:
@@ -27,12 +27,26 @@ def number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST  # not NaN either
 
 
+def whole(value: Any) -> bool:
+    return number(value) and value == int(value)
+
+
+def flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(text(one) for one in value)
 
 
 # Annotations of a dataclass are texts here; each with what it asks of JSON.
-_TYPES = {"str": (text, "a text"), "float": (number, "a number"), "tuple[str, ...]": (texts, "a list of texts")}
+_TYPES = {
+    "bool": (flag, "true or false"),
+    "int": (whole, "a whole number"),
+    "str": (text, "a text"),
+    "float": (number, "a number"),
+    "tuple[str, ...]": (texts, "a list of texts"),
+}
 
 
 def known(schema: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

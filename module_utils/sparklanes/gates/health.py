@@ -28,7 +28,7 @@ def health(hostvars: HostVars, hosts: Sequence[str], received: float, fatal: Seq
             made += [check for check in readiness.reachable([host], {host: seen}) if check not in made]
         else:
             made.append(readiness.docker(host, known))
-            made.append(readiness.deaths(host, known))
+            made += readiness.deaths({host: known}, host)
             container = [lanes[host].get(f"lane_container{layer}") or {} for layer in LAYERS]
             made += gates_hosts.gpu_checks(host, known, any(map(gpu_access.of_options, container)))
         # While another lane serves, its swappiness is live.

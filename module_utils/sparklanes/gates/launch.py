@@ -87,7 +87,6 @@ def gate_a(
         made.append(readiness.docker(host, known))
         made.append(room.check(host, known.get("disk")))
         made.append(readiness.lock(host, known, transaction, break_lock))
-        made.append(readiness.deaths(host, known, forget_deaths))
         made.append(readiness.strangers(host, known, deployment))
         made += readiness.ports(host, known, readiness.wanted_ports(spec), deployment, stopped=False)
         made.append(readiness.image(host, known, str(spec["image"])))
@@ -102,6 +101,7 @@ def gate_a(
         made += container_stack.device_check(host, list(map(str, options.get("devices") or [])), known.get("devices"), stack)
         if gpu_access.of_options(options):
             made += gpu_rules.gate(host, known.get("gpu") or {})
+    made += readiness.deaths(facts, str(specs[hosts[0]]["deployment"]), forget_deaths)
     images = {host: (known or {}).get("image") for host, known in facts.items()}
     made += docker_images.parity(images)
     made += budgets(facts, lanes)

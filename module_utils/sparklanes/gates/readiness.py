@@ -16,7 +16,14 @@ from ansible.module_utils.sparklanes.common.registered import Look, look, words
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.release.transaction import DeploymentState, Transaction, refusal, unreadable
+from ansible.module_utils.sparklanes.release.transaction import (
+    DEATHS_BEFORE_A_PERSON,
+    DeploymentState,
+    Transaction,
+    refusal,
+    unreadable,
+)
+from ansible.module_utils.sparklanes.release.transaction import deaths as transaction_deaths
 
 Facts = Mapping[str, Any]
 
@@ -66,20 +73,23 @@ def lock(host: str, facts: Facts, transaction: str, break_lock: str = "") -> Che
     return judged("LOCK.FREE", host, not why, why or "free", "free", "")
 
 
-def deaths(host: str, facts: Facts, forgotten: bool = False) -> Check:
-    if why := unreadable(facts):
-        return judged("DEATHS.EXPLAINED", host, None, why, "fewer than 2", "Nothing was stopped or changed.")
-    state = DeploymentState.from_dict(facts.get("deployment_state"))
-    if forgotten and state.waits_for_a_person():
-        return Check("DEATHS.EXPLAINED", host, SKIP, f"{len(state.deaths)} unexplained, forgotten by launch_forget_deaths=true")
-    return judged(
-        "DEATHS.EXPLAINED",
-        host,
-        not state.waits_for_a_person(),
-        f"{len(state.deaths)} unexplained" + (f" (last: {state.deaths[-1]})" if state.deaths else ""),
-        "fewer than 2",
-        "Read the saved logs, then launch with -e launch_forget_deaths=true.",
-    )
+def deaths(facts: Mapping[str, Facts | None], deployment: str, forgotten: bool = False) -> list[Check]:
+    """One count for a deployment: what any of its ranks tells, each death once. A host that told nothing is a row elsewhere."""
+    made, states = [], []
+    for host, known in facts.items():
+        if why := unreadable(known):
+            made.append(judged("DEATHS.EXPLAINED", host, None, why, "fewer than 2", "Nothing was stopped or changed."))
+        elif known is not None:
+            states.append(DeploymentState.from_dict(known.get("deployment_state")))
+    if not states:
+        return made
+    died = transaction_deaths(states)
+    many = len(died) >= DEATHS_BEFORE_A_PERSON
+    found = f"{len(died)} unexplained" + (f": {'; '.join(died)}" if died else "")
+    if forgotten and many:
+        return [*made, Check("DEATHS.EXPLAINED", deployment, SKIP, f"{found}; forgotten by launch_forget_deaths=true")]
+    remedy = "Read the saved logs, then launch with -e launch_forget_deaths=true."
+    return [*made, judged("DEATHS.EXPLAINED", deployment, not many, found, "fewer than 2", remedy)]
 
 
 def strangers(host: str, facts: Facts, deployment: str) -> Check:

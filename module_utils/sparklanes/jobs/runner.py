@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -35,6 +34,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.clock import boot_id, clock
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.locks import Busy, locked
 from ansible.module_utils.sparklanes.jobs import reporter
 from ansible.module_utils.sparklanes.jobs.payload import copy_payload
 from ansible.module_utils.sparklanes.jobs.state import JobError, State, Status, judge, process_alive, tail
@@ -43,6 +43,17 @@ SCHEMA = "sparklanes-job/1"
 JOBS = Path("/var/lib/sparklanes/jobs")
 SYSTEMD = Path("/run/systemd/system")  # there while systemd is in charge
 PIPE_TIMEOUT = 30.0
+# A start hands over secrets and a stop waits for systemd's 90 s; both are over by then.
+LOCK_SECONDS = 150.0
+
+
+def _state(folder: Path) -> State | None:
+    """Where a job says that it stands; None where it says nothing of ours. Whether it runs is asked elsewhere."""
+    data = read_json(folder / "state.json")
+    try:
+        return State.from_dict(data) if data else None
+    except ValueError:
+        return None
 
 
 class Jobs:
@@ -67,13 +78,11 @@ class Jobs:
 
     def status(self, job: str) -> Status:
         folder = self.folder(job)
-        data = read_json(folder / "state.json")
-        state = State.from_dict(data) if data else None
+        state = _state(folder)
         alive = not (state and state.finished) and self._alive(job, state)
         if not alive and not (state and state.finished):
             # It may have ended between the two looks.
-            data = read_json(folder / "state.json")
-            state = State.from_dict(data) if data else None
+            state = _state(folder)
         return judge(job, state, alive, clock(), boot_id(), tail(folder / "log"), (folder / "spec.json").exists())
 
     def _alive(self, job: str, state: State | None) -> bool:
@@ -84,7 +93,8 @@ class Jobs:
         if state is not None:
             return process_alive(state.pid, folder)
         process = read_json(folder / "process.json")
-        return process is not None and process_alive(int(process["pid"]), folder)
+        pid = (process or {}).get("pid")
+        return isinstance(pid, int) and process_alive(pid, folder)
 
     def result(self, job: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None = read_json(self.folder(job) / "result.json")
@@ -96,9 +106,12 @@ class Jobs:
 
     @contextlib.contextmanager
     def _lock(self, job: str) -> Iterator[None]:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with (self.root / f".{job}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        """Only one at a time starts or stops a job. Nobody else can open this lock, and who holds it for too long is named."""
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(locked(self.root / f".{job}.flock", f"starts or stops job {job}", LOCK_SECONDS))
+            except (Busy, OSError) as error:
+                raise JobError(f"job {job}: {error}") from error
             yield
 
     def start(
@@ -205,8 +218,8 @@ class Jobs:
                 if code != 0:
                     raise JobError(f"systemd did not stop job {job}: {error.strip()}")
                 return True
-            pid = int((read_json(self.folder(job) / "process.json") or {}).get("pid", 0))
-            if pid <= 1:
+            pid = (read_json(self.folder(job) / "process.json") or {}).get("pid")
+            if not isinstance(pid, int) or pid <= 1:
                 raise JobError(f"job {job} runs, but {self.folder(job)}/process.json does not say as what")
             os.killpg(pid, signal.SIGTERM)  # it leads its own session and group, as in a unit's control group
             limit = time.monotonic() + timeout

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.record import MORE, known
 from ansible.module_utils.sparklanes.common.sizes import human_bytes, human_time
 
 
@@ -45,7 +46,10 @@ class State:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> State:
-        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
+        """What a job wrote; ValueError where it is of other types."""
+        made = known(cls, data)
+        del made[MORE]
+        return cls(**made)
 
 
 def eta(state: State) -> float | None:

@@ -4,13 +4,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.record import MORE, known
 from ansible.module_utils.sparklanes.common.registered import HostVars, looks, results
 from ansible.module_utils.sparklanes.release.transaction import STOPPED
+
+# As they are made below: a note that somebody else wrote names no file and no option by its id.
+_ID = re.compile(r"[0-9TZ]{16}-[0-9a-z]+")
 
 
 def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
@@ -40,40 +50,110 @@ def alive(pid: int, started: str, proc: Path = Path("/proc")) -> bool:
     try:
         fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
-        return False
+        return not proc.is_dir() and pid > 1 and answers(pid)
     return not started or fields[19] == started
 
 
+def answers(pid: int) -> bool:
+    """Whether there is a process of this pid, on a controller that has no /proc."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def machine(root: Path = Path("/"), name: str | None = None) -> str:
+    """Where pids mean what they mean here: the machine, its name (a cloned one has another), and the namespace of its pids (a container's)."""
+    try:
+        id_ = (root / "etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        id_ = ""
+    try:
+        pids = str((root / "proc/self/ns/pid").readlink())
+    except OSError:
+        pids = ""
+    return hashlib.sha256("\n".join((id_, name or os.uname().nodename, pids)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a controller remembers of a run: its transaction, and the process that it is. Of a machine and a boot, as a pid is of those alone."""
+
+    id: str
+    machine: str
+    boot: str
+    pid: float
+    started: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_living(self, proc: Path = Path("/proc")) -> bool:
+        """Whether that run is still at work; asked on its machine, in the boot of its own."""
+        return alive(int(self.pid), self.started, proc)
+
+
+def note_path(folder: Path, where: str) -> Path:
+    """Each machine has a note of its own: two that share the folder of receipts never go on with each other's transaction."""
+    return folder / f"transaction-{where}.json"
+
+
+def noted(folder: Path, where: str) -> Note | None:
+    """The note of this machine; None where there is none or it can't be read: then its transaction is met as another one's."""
+    data = read_json(note_path(folder, where))
+    try:
+        note = Note(**known(Note, data)) if data else None
+    except ValueError:
+        return None
+    return note if note and _ID.fullmatch(note.id) and note.machine == where else None
+
+
 def transaction_id(
-    folder: Path, pid: int, fresh: str, *, resume: bool = True, remember: bool = True, proc: Path = Path("/proc")
+    folder: Path, pid: int, fresh: str, *, resume: bool = True, remember: bool = True, proc: Path = Path("/proc"), where: str = ""
 ) -> str:
     """The transaction id of this run on the deployment whose receipts lie in `folder`.
 
     An earlier run of this controller that was interrupted (its note is there, its process gone) is gone on with under
     its own id: on the Sparks that is the same transaction, so its lock is no obstacle. While that process still
-    runs, or where there is no note, the id is a new one. Without `remember` (check mode) nothing is written.
+    runs, or where this machine has no note, the id is a new one. Without `remember` (check mode) nothing is written.
     """
     run, started = run_of(pid, proc)
-    note = folder / "transaction.json"
-    known = read_json(note) or {}
-    mine = known.get("pid") == run and known.get("started") == started
-    other_runs = bool(known) and not mine and alive(int(known.get("pid", 0)), str(known.get("started", "")), proc)
-    if known.get("id") and (mine or (resume and not other_runs)):
-        chosen = str(known["id"])
+    where = where or machine(proc.parent)
+    mine = Note("", where, boot_id(proc.parent), run, started)
+    before = noted(folder, where)
+    same = before is not None and replace(before, id="", more={}) == mine
+    # After a reboot of the controller nothing of before it runs.
+    other_runs = before is not None and not same and before.boot == mine.boot and before.of_living(proc)
+    if before is not None and (same or (resume and not other_runs)):
+        chosen = before.id
     else:
         chosen = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{fresh}"
     if remember and not other_runs:  # its note is what it needs after an interruption; this run will meet its lock
-        write_json(note, {"id": chosen, "pid": run, "started": started})
+        note = asdict(replace(mine, id=chosen))
+        del note[MORE]
+        write_json(note_path(folder, where), note)
     return chosen
 
 
-def ended(folder: Path, pid: int, proc: Path = Path("/proc")) -> list[str]:
+def forgettable(folder: Path, id_: str, where: str = "") -> str:
+    """The path of this machine's note of a transaction that has ended; empty where the note is of another one, which may need it."""
+    where = where or machine()
+    before = noted(folder, where)
+    return str(note_path(folder, where)) if before is not None and before.id == id_ else ""
+
+
+def ended(folder: Path, pid: int, proc: Path = Path("/proc"), where: str = "") -> list[str]:
     """The transaction that this controller noted in `folder` and works on no more: its process is gone. `pid`: of the one that asks."""
-    known = read_json(folder / "transaction.json") or {}
+    where = where or machine(proc.parent)
+    before = noted(folder, where)
+    if before is None:
+        return []
     run, started = run_of(pid, proc)
-    mine = known.get("pid") == run and known.get("started") == started
-    gone = known.get("id") and not mine and not alive(int(known.get("pid") or 0), str(known.get("started") or ""), proc)
-    return [str(known["id"])] if gone else []
+    boot = boot_id(proc.parent)
+    same = replace(before, id="", more={}) == Note("", where, boot, run, started)
+    gone = not same and (before.boot != boot or not before.of_living(proc))
+    return [before.id] if gone else []
 
 
 def interrupted(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL
 from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
 from ansible.module_utils.sparklanes.release.cause import unknown, weigh
-from ansible.module_utils.sparklanes.release.transaction import DeploymentState, unreadable
+from ansible.module_utils.sparklanes.release.transaction import DEATHS_BEFORE_A_PERSON, DeploymentState, deaths, unreadable
 
 Facts = Mapping[str, Any]
 
@@ -49,8 +49,11 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
         return none("the release that failed is the last good one itself")
     if why.get("hardware_or_memory"):
         return none("the failure is of memory or hardware; a person looks first, then playbooks/recover.yml")
-    if not forget_deaths and any(state.waits_for_a_person() for state in states.values()):
-        return none("two deaths were not explained; a person reads the saved logs first, then -e launch_forget_deaths=true")
+    died = deaths(states.values())
+    if not forget_deaths and len(died) >= DEATHS_BEFORE_A_PERSON:
+        return none(
+            f"{len(died)} deaths were not explained ({'; '.join(died)}); a person reads the saved logs first, then -e launch_forget_deaths=true"
+        )
     frozen = {host: (seen.facts or {}).get("last_good") or {} for host, seen in now.items()}
     lacking = [host for host, kept in frozen.items() if not kept.get("manifest")]
     if lacking:

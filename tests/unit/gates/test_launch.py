@@ -65,12 +65,39 @@ def test_gate_a_is_one_table_of_host_image_memory_and_readiness() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "fails"),
+    [
+        (["a (transaction t1)"], ["a (transaction t1)"], False),
+        (["a (transaction t1)"], [], False),
+        (["a (transaction t1)"], ["b (transaction t2)"], True),
+        ([], ["a (transaction t1)", "b (transaction t2)"], True),
+    ],
+)
+def test_deaths_are_counted_once_for_the_deployment_with_their_causes(first: list[str], second: list[str], fails: bool) -> None:
+    known = world({"s1": facts(deployment_state={"deaths": first}), "s2": facts(deployment_state={"deaths": second})})
+    (row,) = [check for check in gate_a(known) if check.id == "DEATHS.EXPLAINED"]
+    assert (row.host, row.status == "fail") == ("sparks", fails)
+    assert all(death in row.found for death in {*first, *second})
+
+
+@pytest.mark.parametrize("part", ["transaction", "deployment_state"])
+def test_what_a_rank_cannot_read_stops_a_launch_and_is_named(part: str) -> None:
+    unread = {"unreadable": f"/var/lib/{part}.json can't be read (it is empty)", "id": "unreadable-1a2b3c4d"}
+    known = world({"s1": facts(), "s2": facts(**{part: unread})})
+    rows = [check for check in gate_a(known) if check.status == "fail" and check.host == "s2"]
+    assert [check.id for check in rows] == ["LOCK.FREE" if part == "transaction" else "DEATHS.EXPLAINED"]
+    assert "can't be read" in rows[0].found
+    lifted = failed(gate_a(known, break_lock="unreadable-1a2b3c4d"))
+    assert lifted == (set() if part == "transaction" else {"s2 DEATHS.EXPLAINED"})
+
+
 def test_a_persons_decisions_lift_what_they_name_and_nothing_else() -> None:
     other = {"id": "theirs", "phase": "boot", "controller": "desk", "opened": 1, "heartbeat": 990, "lease_seconds": 60}
     known = world({"s1": facts(transaction=other, deployment_state={"deaths": ["a", "b"]}), "s2": facts()})
-    assert failed(gate_a(known)) == {"s1 LOCK.FREE", "s1 DEATHS.EXPLAINED"}
-    assert failed(gate_a(known, break_lock="theirs")) == {"s1 DEATHS.EXPLAINED"}
-    assert failed(gate_a(known, break_lock="true")) == {"s1 LOCK.FREE", "s1 DEATHS.EXPLAINED"}
+    assert failed(gate_a(known)) == {"s1 LOCK.FREE", "sparks DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, break_lock="theirs")) == {"sparks DEATHS.EXPLAINED"}
+    assert failed(gate_a(known, break_lock="true")) == {"s1 LOCK.FREE", "sparks DEATHS.EXPLAINED"}
     assert failed(gate_a(known, forget_deaths=True)) == {"s1 LOCK.FREE"}
 
 

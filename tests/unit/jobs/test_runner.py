@@ -42,6 +42,42 @@ def work(args, secrets, report):
 """
 
 
+def test_a_user_of_the_machine_holds_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who can open the file of a lock can hold it for ever."""
+    jobs = Jobs(lambda command: pytest.fail(f"ran {command}"), tmp_path / "jobs", systemd=False)
+    with jobs._lock("stage"):
+        (lock,) = (tmp_path / "jobs").iterdir()
+        assert lock.stat().st_mode & 0o777 == 0o600
+    lock.chmod(0o644)
+    with pytest.raises(JobError, match="mode 0600"), jobs._lock("stage"):
+        pass
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JobError, match="job stage"), jobs._lock("stage"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_who_holds_a_job_for_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_runner, "LOCK_SECONDS", 0.1)
+    jobs = Jobs(lambda command: pytest.fail(f"ran {command}"), tmp_path / "jobs", systemd=False)
+    again = jobs._lock("stage")
+    with jobs._lock("stage"), pytest.raises(JobError, match=rf"process {os.getpid()} \(starts or stops job stage\)"):
+        again.__enter__()
+    with jobs._lock("stage"):
+        pass  # it is free again
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"job": 5}', '{"pid": "x"}', '{"beat": null}', '{"done": [], "job": "j"}'])
+def test_a_job_whose_state_is_none_of_ours_is_judged_without_it(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "jobs/j"
+    folder.mkdir(parents=True)
+    for name in ("state.json", "process.json", "spec.json"):
+        (folder / name).write_text(text)
+    told = Jobs(lambda command: pytest.fail(f"ran {command}"), tmp_path / "jobs", systemd=False).status("j")
+    assert (told.running, told.failed) == (False, True)
+
+
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     """Jobs of a node without systemd, whose payload has one more module: the function above."""

@@ -46,7 +46,12 @@ def test_an_interrupted_run_is_gone_on_with(tmp_path: Path) -> None:
     process(proc, 21, 1, "python3 ansible-playbook", 700)
     (proc / "20" / "stat").write_text("20 (x) S 1 " + " ".join(["0"] * 17) + " 999 0\n")  # the pid was given to another
     assert controller.transaction_id(receipts, 21, "bb", proc=proc) == first
-    (receipts / "transaction.json").unlink()  # as the playbooks do once the transaction is closed
+    (note,) = receipts.iterdir()
+    assert controller.forgettable(receipts, "20261130T210000Z-cc", controller.machine(tmp_path)) == "", (
+        "nor is that of another run"
+    )
+    assert controller.forgettable(receipts, first, controller.machine(tmp_path)) == str(note)
+    note.unlink()  # as the playbooks do once the transaction is closed
     assert controller.transaction_id(receipts, 21, "cc", proc=proc) != first
 
 
@@ -67,6 +72,77 @@ def test_without_resume_a_dead_run_is_left_alone(tmp_path: Path) -> None:
     process(proc, 21, 1, "python3 ansible-playbook", 700)
     (proc / "20" / "stat").unlink()
     assert controller.transaction_id(receipts, 21, "bb", resume=False, proc=proc) != first
+
+
+def test_two_machines_that_share_the_receipts_never_get_one_transaction(tmp_path: Path) -> None:
+    """The folder of the project lies on a network; a container has pids of its own; a cloned machine has the id of the first."""
+    receipts, ids = tmp_path / "receipts", set()
+    for name, fresh in (("one", "aa"), ("two", "bb")):
+        proc = tmp_path / name / "proc"
+        process(proc, 20, 1, "python3 ansible-playbook", 500)
+        ids.add(controller.transaction_id(receipts, 20, fresh, proc=proc, where=name))
+    assert len(ids) == 2
+    # Each is interrupted, and goes on with its own.
+    for name in ("one", "two"):
+        proc = tmp_path / name / "proc"
+        process(proc, 21, 1, "python3 ansible-playbook", 600)
+        (proc / "20" / "stat").unlink()
+        assert controller.transaction_id(receipts, 21, "cc", proc=proc, where=name) in ids
+    assert len(list(receipts.iterdir())) == 2
+
+
+def test_what_tells_machines_apart(tmp_path: Path) -> None:
+    def at(folder: str, id_: str, pids: str) -> Path:
+        root = tmp_path / folder
+        (root / "etc").mkdir(parents=True)
+        (root / "etc/machine-id").write_text(id_)
+        (root / "proc/self/ns").mkdir(parents=True)
+        (root / "proc/self/ns/pid").symlink_to(pids)
+        return root
+
+    same = at("a", "m1", "pid:[1]")
+    told = [controller.machine(same, "desk"), controller.machine(same, "clone")]
+    told += [controller.machine(at("b", "m2", "pid:[1]"), "desk"), controller.machine(at("c", "m1", "pid:[2]"), "desk")]
+    told.append(controller.machine(tmp_path / "none", "desk"))
+    assert len(set(told)) == 5
+    assert controller.machine(same, "desk") == told[0]
+
+
+def test_after_a_reboot_of_the_controller_no_run_of_before_is_alive(tmp_path: Path) -> None:
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("b1\n")
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    first = controller.transaction_id(receipts, 20, "aa", proc=proc)
+    assert controller.ended(receipts, 21, proc) == []
+    process(proc, 21, 1, "python3 ansible-playbook", 700)
+    (proc / "sys/kernel/random/boot_id").write_text("b2\n")
+    # Another process has its pid and its start now.
+    assert controller.ended(receipts, 21, proc) == [first]
+    assert controller.transaction_id(receipts, 21, "bb", proc=proc) == first
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"garbage",
+        b"[]",
+        b"null",
+        b'{"a":' * 5000,
+        b'{"id": "x", "pid": "abc", "started": 1}',
+        b'{"id": ["a"], "pid": 1}',
+        b'{"id": "20261130T210000Z-aaaa", "pid": null, "machine": "here", "boot": "", "started": ""}',
+        b'{"id": "../../x", "pid": 4194000, "machine": "here", "boot": "", "started": ""}',
+        b'{"id": "20261130T210000Z-aaaa", "pid": 4194000, "machine": "there", "boot": "", "started": ""}',
+        b'{"id": "20261130T210000Z-aaaa", "pid": 4194000, "started": "1234"}',  # of version 0.1: whose it is is not known
+    ],
+)
+def test_a_note_of_nobody_is_not_gone_on_with(tmp_path: Path, bad: bytes) -> None:
+    (tmp_path / "transaction.json").write_bytes(bad)
+    controller.note_path(tmp_path, "here").write_bytes(bad)
+    made = controller.transaction_id(tmp_path, 2, "bbbb", where="here")
+    assert made.endswith("-bbbb")
+    assert controller.forgettable(tmp_path, made, "here")
 
 
 LIVING, EXPIRED = {"id": "t1", "expired": False}, {"id": "t1", "expired": True}

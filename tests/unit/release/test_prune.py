@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 import staged_prune
 from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common.clock import now
+from ansible.module_utils.sparklanes.common.locks import Busy, locked
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.release import prune as release_prune
+from ansible.module_utils.sparklanes.release import store as release_store
 from ansible.module_utils.sparklanes.release.prune import Item, Needed
+from ansible.module_utils.sparklanes.release.store import Store
+from ansible.module_utils.sparklanes.release.transaction import Transaction
 from conftest import RunModule
 
 DIGESTS = {
@@ -154,6 +159,31 @@ def test_nothing_is_removed_in_the_middle_of_a_launch(spark: Spark, run_module: 
     assert result["failed"]
     assert "t9" in result["msg"]
     assert (spark.root / "models/old").exists()
+
+
+def test_no_launch_begins_while_something_is_removed(
+    spark: Spark, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would look for what it needs before, and miss it after."""
+    launch = Transaction("launch", "stop", "desk", 1.0, 1.0, 900.0)
+    tried: list[str] = []
+    remove = staged_prune.Prune.remove
+
+    def impatient(path: Path, what: str) -> Any:
+        return locked(path, what, seconds=0.05)
+
+    def meanwhile(self: Any, item: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(release_store, "locked", impatient)
+            with pytest.raises(Busy, match="removes what nobody needs"):
+                Store("sparks", str(spark.root)).acquire(launch, now())
+        tried.append(item.name)
+        remove(self, item)
+
+    monkeypatch.setattr(staged_prune.Prune, "remove", meanwhile)
+    assert run_module(staged_prune, ask(spark, state="pruned"))["changed"]
+    assert tried
+    assert Store("sparks", str(spark.root)).acquire(launch, now())[0].id == "launch"
 
 
 def test_a_model_elsewhere_is_never_named(spark: Spark, run_module: RunModule, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_last_good_release_is_restored() -> None:
             {"s1": facts(deployment_state={"last_good": GOOD, "deaths": ["1", "2"]}), "s2": facts()},
             {},
             BAD,
-            "two deaths",
+            "2 deaths were not explained (1; 2)",
         ),
     ],
 )

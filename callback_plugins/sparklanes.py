@@ -29,7 +29,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes.release import receipts
-from ansible.module_utils.sparklanes.screen import nobody, words
+from ansible.module_utils.sparklanes.screen import nobody, whole, words
 from ansible.module_utils.sparklanes.screen.command import completed
 from ansible.module_utils.sparklanes.screen.log import Log
 from ansible.module_utils.sparklanes.screen.rescue import left_to_others, rescuers
@@ -113,6 +113,17 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         log.write(f"$ {' '.join(sys.argv)}" if not context.CLIARGS.get("extra_vars") else f"$ {sys.argv[0]} … ({self._verb})")
         with self._ansible():
             super().v2_playbook_on_start(playbook)
+        given = context.CLIARGS
+        why = whole.refusal(
+            list(given.get("tags") or ()),
+            list(given.get("skip_tags") or ()),
+            str(given.get("start_at_task") or ""),
+            C.DEFAULT_STRATEGY,
+        )
+        if why and whole.ours(Path(str(playbook._basedir), Path(str(playbook._file_name)).name), ROOT):
+            self._failures.append(("", why))
+            self._end([])
+            sys.exit(1)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         with self._ansible():

@@ -89,7 +89,7 @@ def table(checks: Sequence[Check], hosts: Sequence[str] | None = None, width: in
         folded.setdefault(key, []).append(check.host)
     everyone = set(hosts) if hosts is not None else {check.host for check in checks}
     remedies: dict[str, list[str]] = {}
-    for check in checks:
+    for check in sorted(checks, key=lambda c: order[c.status]):
         if check.remedy and check.status in (FAIL, WARN):
             remedies.setdefault(check.remedy, []).append(f"{check.host} {check.id}")
     for (status, id_, found, expected), names in folded.items():

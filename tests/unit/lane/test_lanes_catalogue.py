@@ -30,7 +30,12 @@ is refused or warned of before a launch: [traps](traps.md).
 """
 # Hand-written; a test holds the names against the lanes, and the numbers stand in the tables below.
 GUIDE = [
-    ("2 Sparks", "a first lane that serves today: an image by digest, 262K", "flash_nvfp4_dflash2_tp2", "fill in two revisions"),
+    (
+        "2 Sparks",
+        "a first lane that serves today: an image by digest, 262K",
+        "flash_nvfp4_dflash2_tp2",
+        "fill in two revisions, and get a chat template and an overlay",
+    ),
     ("2 Sparks", "1M tokens of context", "flash_w4a16_dflash2_tp2_1m", "int4 experts; 1M of NVFP4 took two Sparks down"),
     (
         "2 Sparks",

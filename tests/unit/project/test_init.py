@@ -94,7 +94,11 @@ def test_the_script_writes_and_says_what_comes_next(tmp_path: Path) -> None:
     done = run(tmp_path, *TWO, "--user", "nvidia", "--become", "--lane", "sandbox_tiny")
     assert done.returncode == 0, done.stderr
     assert "rank 0  spark-1  192.168.1.11  the head" in done.stdout
-    assert "Next: ansible-playbook site.yml -K" in done.stdout
+    assert (
+        "Next: ansible-playbook playbooks/preflight.yml -e preflight_needs=launch   (what lane sandbox_tiny still needs"
+        in done.stdout
+    )
+    assert "Then: ansible-playbook site.yml -K" in done.stdout
     assert (
         yaml.safe_load((tmp_path / "10-fleet.yml").read_text(encoding="utf-8"))["all"]["children"]["sparks"]["vars"]["lane"]
         == "sandbox_tiny"

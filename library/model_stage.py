@@ -78,7 +78,7 @@ options:
     default: hub
   verify:
     description:
-      - V(quick) trusts what was read and has kept size and mtime.
+      - V(quick) trusts what was read and has kept size, mtime and ctime.
       - V(full) reads everything again. Only this finds what a disk does to a file silently.
     type: str
     choices: [quick, full]

@@ -54,13 +54,24 @@ def checkpoint(folder: Path, shards: int = 3, tensors: int = 4, size: int = 64, 
 
 
 def flip(path: Path, keep_mtime: bool, at: int = -1) -> None:
-    """Flip one bit, as a disk does (mtime kept) or a program (not)."""
+    """Flip one bit, as a program does that sets the mtime back, or one that does not. Either way the ctime is another."""
     before = path.stat()
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
     after = before.st_mtime_ns if keep_mtime else before.st_mtime_ns + 1_000_000_000
     os.utime(path, ns=(before.st_atime_ns, after))
+
+
+def rot(path: Path, records: Path, at: int = -1) -> None:
+    """Flip one bit as a disk does, which no time of the file shows: the records below a folder know the ctime that it has then."""
+    flip(path, keep_mtime=True, at=at)
+    for kept in records.rglob("*.json"):
+        data = json.loads(kept.read_text())
+        for name, entry in data.get("files", {}).items():
+            if "mtime_ns" in entry and Path(data.get("path", "/"), name) == path:
+                entry["ctime_ns"] = path.stat().st_ctime_ns
+                kept.write_text(json.dumps(data))
 
 
 def hub_cache(root: Path, source: Path) -> Path:

@@ -73,7 +73,8 @@ def digest(path: Path, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != after.st_size:
         raise StagingError(f"{path} changed while it was read. Who writes to it?")
     sha256, sha1 = sums.result()
-    return Record(after.st_size, after.st_mtime_ns, sha256), sha1
+    # The ctime from before: whatever changed the inode meanwhile makes the record void.
+    return Record(after.st_size, after.st_mtime_ns, sha256, before.st_ctime_ns), sha1
 
 
 def push(descriptor: int, at: int, count: int, flags: int) -> None:

@@ -8,8 +8,10 @@ Three things are told apart, each a small file in /var/lib/sparklanes/staged/<mo
     PARTIAL.json    which files were read and found so, while staging is under way
     STAGED.json     the same for all files; written last, so that its presence means a complete model
 
-A record holds size, mtime and sha256 of a file when it was read. A file whose size and mtime still agree is
-trusted without reading it again; anything else is read. What disks do silently keeps both, and needs `full`.
+A record holds size, mtime, ctime and sha256 of a file when it was read. A file whose size and times still agree is trusted without
+reading it again; anything else is read. Whoever changes a file can set its mtime back, its ctime not. What disks do silently keeps all
+of them, and needs `full`. Versions 0.1 and 0.2 recorded no ctime: their records are trusted where the file's inode has not changed since
+the record was written, and get the ctime the next time that records are written; else the file is read.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
@@ -47,6 +49,7 @@ class Seen:
 
     size: int
     mtime_ns: int
+    ctime_ns: int = 0
 
 
 def look(folder: Path) -> dict[str, Seen]:
@@ -62,7 +65,7 @@ def look(folder: Path) -> dict[str, Seen]:
                 stat = path.stat()
             except OSError:
                 continue  # a dangling link is a missing file
-            found[path.relative_to(folder).as_posix()] = Seen(stat.st_size, stat.st_mtime_ns)
+            found[path.relative_to(folder).as_posix()] = Seen(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
     return found
 
 
@@ -130,6 +133,20 @@ def proves(record: Record, content: Content) -> bool:
     return record.sha256 == content.sha256 if content.sha256 else not content.git_sha1
 
 
+def untouched(record: Record, stat: Seen) -> bool:
+    """Whether a file is still the one that was read, as far as its inode tells."""
+    if (record.size, record.mtime_ns) != (stat.size, stat.mtime_ns):
+        return False
+    if record.ctime_ns:
+        return record.ctime_ns == stat.ctime_ns
+    return not record.noted_ns or stat.ctime_ns <= record.noted_ns
+
+
+def with_ctime(record: Record, stat: Seen) -> Record:
+    """The record of a file that is untouched, with its ctime."""
+    return replace(record, ctime_ns=record.ctime_ns or stat.ctime_ns, noted_ns=0)
+
+
 def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str, Seen]) -> Assessment:
     """Sort the files. Pure."""
     result = Assessment(extra=sorted(set(seen) - set(manifest.files)))
@@ -140,7 +157,7 @@ def assess(manifest: Manifest, records: Mapping[str, Record], seen: Mapping[str,
             result.missing.append(name)
         elif stat.size != content.size:
             result.wrong_size.append(name)
-        elif record is not None and (record.size, record.mtime_ns) == (stat.size, stat.mtime_ns) and proves(record, content):
+        elif record is not None and untouched(record, stat) and proves(record, content):
             result.verified.append(name)
         else:
             result.unread.append(name)
@@ -174,19 +191,28 @@ class ModelStore:
 
     def records(self) -> dict[str, Record]:
         """What is known of each file, complete or not."""
-        data = read_json(self.marker) or read_json(self.partial) or {}
-        try:
-            return {name: Record(**entry) for name, entry in data.get("files", {}).items()}
-        except (TypeError, AttributeError):
-            return {}
+        for path in (self.marker, self.partial):
+            if data := read_json(path):
+                try:
+                    noted = path.stat().st_mtime_ns
+                    return {name: Record(**{**entry, "noted_ns": noted}) for name, entry in data.get("files", {}).items()}
+                except (TypeError, AttributeError, OSError):
+                    return {}
+        return {}
 
     def save(self, manifest: Manifest, records: Mapping[str, Record], complete: bool) -> None:
         """Complete: the marker, last of all. Else: the partial one, and no marker from then on."""
         data = {"schema": SCHEMA, "path": self.path, "repo": manifest.repo, "revision": manifest.revision}
         data["source"] = manifest.source
-        files = {name: asdict(record) for name, record in sorted(records.items())}
+        files = {name: saved(record) for name, record in sorted(records.items())}
         write_json(self.marker if complete else self.partial, {**data, "files": files}, 0o644)
         (self.partial if complete else self.marker).unlink(missing_ok=True)
+
+
+def saved(record: Record) -> dict[str, int | str]:
+    """A record as it is written. Without a ctime it has none, so that an earlier version reads it too."""
+    entry: dict[str, int | str] = {"size": record.size, "mtime_ns": record.mtime_ns, "sha256": record.sha256}
+    return {**entry, "ctime_ns": record.ctime_ns} if record.ctime_ns else entry
 
 
 def incoming_of(path: str) -> Path:

@@ -120,11 +120,17 @@ class Content:
 
 @dataclass(frozen=True)
 class Record:
-    """A file as it was when it was last read whole."""
+    """A file as it was when it was last read whole.
+
+    ctime_ns: when its inode last changed, which no program can set back; 0 where an earlier version of ours recorded none. Such a record
+    holds for an inode that has not changed since `noted_ns`, when that record was written (0: not written yet).
+    """
 
     size: int
     mtime_ns: int
     sha256: str
+    ctime_ns: int = 0
+    noted_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ansible.module_utils.sparklanes.common.checks import FAIL, Check
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.digest import TailHasher, digest
-from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, assess, incoming_of, look
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, assess, incoming_of, look, with_ctime
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError, shard_order
 from ansible.module_utils.sparklanes.weights.pace import Cancelled, Pace
 from ansible.module_utils.sparklanes.weights.plan import note_rate
@@ -89,11 +89,12 @@ def adopt(context: Context, asked: Survey, outcome: Outcome) -> Tracker:
     if context.source.fetches and asked.before is not None and not asked.before.of(model):
         outcome.actions += remove_old_files(Path(model.path), asked.before, manifest)
     records = store.records()
-    assessment = assess(manifest, records, look(Path(model.path)))
+    seen = look(Path(model.path))
+    assessment = assess(manifest, records, seen)
     marker = store.staged()
     complete = assessment.complete and marker is not None and marker.of(model)
     store.save_manifest(manifest)
-    verified = {name: record for name, record in records.items() if name in assessment.verified}
+    verified = {name: with_ctime(records[name], seen[name]) for name in assessment.verified}
     tracker = Tracker(model, store, manifest, verified, complete)
     tracker.save()
     return tracker
@@ -217,7 +218,7 @@ def bring(context: Context, model: Model, name: str, content: Content, incoming:
     arrived.chmod(0o644)
     arrived.replace(target)
     sync_folder(target.parent)
-    return record
+    return replace(record, ctime_ns=target.stat().st_ctime_ns)  # a new name is a change of the inode
 
 
 def receive(context: Context, model: Model, name: str, content: Content, incoming: Path) -> tuple[Path, Record, str]:

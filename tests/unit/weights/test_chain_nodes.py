@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
-from checkpoints import SECOND, checkpoint, flip
+from checkpoints import SECOND, checkpoint, flip, rot
 from conftest import RunModule
 from staging_nodes import Chain, Node, Start, hub, same, source
 
@@ -128,7 +128,7 @@ def test_rot_on_the_way_does_not_spread_and_is_taken_elsewhere(chain: Make, sour
     # The second believes its rotten file: a record says that it was right once.
     made.ask(1)
     assert not made.nodes[1].status(wait=60)["job_failed"]
-    flip(made.nodes[1].path / SECOND, keep_mtime=True)
+    rot(made.nodes[1].path / SECOND, made.nodes[1].root / "staged")
     made.ask(2)
     results = made.wait()
     assert results[2]["error"] == ""

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes.weights import folder as weights_folder
-from ansible.module_utils.sparklanes.weights.folder import Seen, assess
+from ansible.module_utils.sparklanes.weights.folder import ModelStore, Seen, assess, look, untouched, with_ctime
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Record, StagingError
 from checkpoints import COMMIT, SECOND, A, B, checkpoint, hub_cache, model
 from hypothesis import given
@@ -82,3 +84,49 @@ def test_the_client_list_names_what_is_missing(tmp_path: Path) -> None:
 def test_an_empty_folder_cannot_be_adopted(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match=r"holds no files\. Put the model there, or let it be fetched"):
         weights_folder.in_place(model(tmp_path / "none"), tmp_path / "none", None)
+
+
+def seen(size: int, mtime: int, ctime: int) -> Seen:
+    return Seen(size, mtime, ctime)
+
+
+@pytest.mark.parametrize(
+    ("record", "stat", "same"),
+    [
+        (Record(5, 1, A, ctime_ns=7), seen(5, 1, 7), True),
+        # Whoever changes a file can set its mtime back, its ctime not; back in time is another file too.
+        (Record(5, 1, A, ctime_ns=7), seen(5, 1, 8), False),
+        (Record(5, 1, A, ctime_ns=7), seen(5, 1, 6), False),
+        (Record(5, 1, A, ctime_ns=7, noted_ns=9), seen(5, 1, 8), False),
+        (Record(5, 1, A, ctime_ns=7), seen(5, 2, 7), False),
+        (Record(5, 1, A, ctime_ns=7), seen(4, 1, 7), False),
+        # Without a ctime (0.1, 0.2) a record holds for an inode that is older than it.
+        (Record(5, 1, A, noted_ns=9), seen(5, 1, 9), True),
+        (Record(5, 1, A, noted_ns=9), seen(5, 1, 10), False),
+    ],
+)
+def test_whether_a_file_is_still_the_one_that_was_read(record: Record, stat: Seen, same: bool) -> None:
+    assert untouched(record, stat) is same
+
+
+def test_records_of_earlier_versions_are_read_trusted_by_time_and_completed(tmp_path: Path) -> None:
+    path = tmp_path / "tiny"
+    path.mkdir()
+    (path / "a").write_bytes(b"12345")
+    store, stat = ModelStore(tmp_path / "staged", str(path)), look(path)["a"]
+    time.sleep(0.05)  # times of files go by the kernel's tick
+    entry = {"size": 5, "mtime_ns": stat.mtime_ns, "sha256": A}
+    store.folder.mkdir(parents=True)
+    store.marker.write_text(json.dumps({"path": str(path), "repo": "r", "revision": "v", "files": {"a": entry}}))
+    manifest = Manifest("r", "v", {"a": Content(5, A)})
+    old = store.records()
+    assert assess(manifest, old, look(path)).verified == ["a"], "nothing is read again for want of a ctime"
+    completed = with_ctime(old["a"], look(path)["a"])
+    store.save(manifest, {"a": completed}, complete=True)
+    assert json.loads(store.marker.read_text())["files"]["a"] == {**entry, "ctime_ns": stat.ctime_ns}
+    # Changed with its mtime set back, before and after the ctime was known.
+    time.sleep(0.05)
+    (path / "a").write_bytes(b"12354")
+    os.utime(path / "a", ns=(stat.mtime_ns, stat.mtime_ns))
+    assert assess(manifest, old, look(path)).unread == ["a"]
+    assert assess(manifest, store.records(), look(path)).unread == ["a"]

@@ -25,7 +25,7 @@ from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.weights import pace as weights_pace
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
-from checkpoints import SECOND, flip, hub_cache
+from checkpoints import SECOND, flip, hub_cache, rot
 from conftest import RunModule
 from staging_nodes import Node, Start, free_port, hub, same, source
 
@@ -79,13 +79,16 @@ def test_files_that_are_there_are_read_not_fetched(nodes: list[Node], hub: Start
     assert same(source, nodes[0].path)
 
 
-@pytest.mark.parametrize("keep_mtime", [False, True])
-def test_a_flipped_bit_is_found_and_the_file_replaced(nodes: list[Node], hub: Start, source: Path, keep_mtime: bool) -> None:
+@pytest.mark.parametrize("who", ["a program", "one that sets the mtime back", "the disk"])
+def test_a_flipped_bit_is_found_and_the_file_replaced(nodes: list[Node], hub: Start, source: Path, who: str) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
-    flip(nodes[0].path / SECOND, keep_mtime)
+    if who == "the disk":
+        rot(nodes[0].path / SECOND, nodes[0].root / "staged")
+    else:
+        flip(nodes[0].path / SECOND, who != "a program")
     quick = nodes[0].ask(revision, check=True)
-    assert quick["staged"] is keep_mtime, "size and mtime are all that quick looks at"
+    assert quick["staged"] is (who == "the disk"), "size and times are all that quick looks at"
     result = nodes[0].stage(revision, endpoint=endpoint, verify="full")
     assert result["staged"]
     bad = next(action for action in result["actions"] if action.startswith("replaced a bad file"))
@@ -277,7 +280,7 @@ def test_without_the_secret_nothing_is_given(nodes: list[Node], hub: Start) -> N
 def test_rot_at_the_lender_does_not_spread(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     nodes[0].stage(revision, endpoint=endpoint)
-    flip(nodes[0].path / SECOND, keep_mtime=True)
+    rot(nodes[0].path / SECOND, nodes[0].root / "staged")
     lent = nodes[0].lend(revision, free_port(), "once-1")
     result = borrow(nodes[1], revision, lent, "once-1")
     assert result["failed"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ansible.module_utils.sparklanes.weights.chain import offer as chain_offer
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
 from ansible.module_utils.sparklanes.weights.safetensors import INDEX
-from checkpoints import SECOND, B, checkpoint, flip, hub_cache, model
+from checkpoints import SECOND, B, checkpoint, flip, hub_cache, model, rot
 
 
 def mark(folder: Path, store: ModelStore, one: Model) -> None:
@@ -79,9 +80,16 @@ def test_a_flipped_bit_with_a_new_mtime_is_not_trusted(staged: tuple[Path, Model
     assert failures(one, store) == {"WEIGHTS.UNREAD": expected}
 
 
-def test_a_flipped_bit_in_a_header_shows_even_with_its_mtime(staged: tuple[Path, ModelStore, Model]) -> None:
+def test_a_flipped_bit_with_its_mtime_set_back_is_not_trusted(staged: tuple[Path, ModelStore, Model]) -> None:
     folder, store, one = staged
-    flip(folder / SECOND, keep_mtime=True, at=12)
+    time.sleep(0.05)  # times of files go by the kernel's tick
+    flip(folder / SECOND, keep_mtime=True)
+    assert "not read since they changed" in failures(one, store)["WEIGHTS.UNREAD"]
+
+
+def test_a_flipped_bit_in_a_header_shows_even_with_its_times(staged: tuple[Path, ModelStore, Model]) -> None:
+    folder, store, one = staged
+    rot(folder / SECOND, store.folder, at=12)
     assert f"{folder}/{SECOND}" in failures(one, store)["WEIGHTS.HEADER"]
 
 

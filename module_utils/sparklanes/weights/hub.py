@@ -150,10 +150,29 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
 # --- the client in its own environment -----------------------------------------------------------------------
 
 
+# Several clients run at once beside a serving lane that leaves a few GiB, and each would take 2 to 8 GiB for buffers (xet-core issue 883;
+# the defaults of its download_buffer_size and _limit). The older variable limits the same by the number of requests.
+XET_LIMITS = {
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_SIZE": "64mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_PERFILE_SIZE": "64mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_LIMIT": "256mb",
+    "HF_XET_RECONSTRUCTION_MIN_RECONSTRUCTION_FETCH_SIZE": "32mb",
+    "HF_XET_RECONSTRUCTION_MAX_RECONSTRUCTION_FETCH_SIZE": "256mb",
+    "HF_XET_NUM_CONCURRENT_RANGE_GETS": "8",
+    "HF_XET_DATA_MAX_CONCURRENT_FILE_DOWNLOADS": "1",
+}
+# What a site may set of the client's own variables; each beats ours. All others stay away: a token, another cache, an offline switch.
+SITE_VARIABLES = frozenset(
+    {*XET_LIMITS, "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DISABLE_XET", "HF_XET_HIGH_PERFORMANCE",
+     "HF_XET_RECONSTRUCT_WRITE_SEQUENTIALLY", "HF_XET_FIXED_DOWNLOAD_CONCURRENCY", "HF_DEBUG"}
+)  # fmt: skip
+
+
 def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of one client process. The token is in nothing else."""
-    chosen = {name: value for name, value in base.items() if not name.startswith(("HF_", "HUGGING_FACE_"))}
-    chosen |= {
+    """The environment of one client process: our limits, what the site set of SITE_VARIABLES, and the token, which is in nothing else."""
+    ours = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_")
+    chosen = {name: value for name, value in base.items() if not name.startswith(ours)}
+    chosen |= XET_LIMITS | {
         "HF_ENDPOINT": endpoint.rstrip("/"),
         "HF_HOME": str(home),
         "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -163,6 +182,7 @@ def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str,
         "HF_XET_CHUNK_CACHE_SIZE_BYTES": "0",
         "NO_COLOR": "1",
     }
+    chosen |= {name: value for name, value in base.items() if name in SITE_VARIABLES and value}
     if token:
         chosen["HF_TOKEN"] = token
     return chosen

@@ -76,7 +76,16 @@ class HubSource(Source):
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         command = weights_hub.download_command(self.venv, model.repo, model.revision, name, incoming)
-        code, output = self.run(command, self.env)
+
+        def reached() -> int:
+            """Bytes of this file that are on the disk; the client may fill it in any order."""
+            try:
+                stat = path.stat() if (path := self.growing(name, content, incoming)) else None
+            except OSError:
+                return 0
+            return stat.st_blocks * 512 if stat else 0
+
+        code, output = self.run(command, self.env, progress=reached)
         if code != 0:
             raise StagingError(f"{self.endpoint} did not give {model.repo}/{name}: {output}")
         return incoming / name

@@ -19,7 +19,7 @@ from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
-from ansible.module_utils.sparklanes.weights.hub import HubError
+from ansible.module_utils.sparklanes.weights.hub import SITE_VARIABLES, HubError
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import Pace
 from ansible.module_utils.sparklanes.weights.room import check_room
@@ -106,5 +106,6 @@ NETWORK = (
 
 
 def network_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a login on this Spark sets for the network; a unit of systemd would not see it."""
-    return {f"env:{name}": value for name, value in environment.items() if name.upper() in NETWORK}
+    """What a login on this Spark sets for the network and for the Hub's client; a unit of systemd would not see it."""
+    wanted = {name: value for name, value in environment.items() if name.upper() in NETWORK or name in SITE_VARIABLES}
+    return {f"env:{name}": value for name, value in wanted.items()}

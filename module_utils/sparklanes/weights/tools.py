@@ -8,6 +8,7 @@ import hashlib
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,10 @@ from ansible.module_utils.sparklanes.weights.pace import Cancelled
 
 # rsync begins with short messages to and fro. Without this each waits for the acknowledgement of the one before: 0.1 s a start.
 SOCKET_OPTIONS = "TCP_NODELAY"
+# A client that hangs (a connection that nobody closes) was waited for without end, and the next run joined it. The client's own last resort
+# is 6 minutes of repetitions (xet's retry_max_duration).
+STALL_SECONDS, LOOK_SECONDS, GRACE_SECONDS = 600.0, 2.0, 10.0
+HUNG = 124
 ASK_AGAIN = 0.5  # seconds until it is looked for a file to take where nothing called for it: time alone may give one free
 
 
@@ -31,8 +36,13 @@ class Tool:
         self.lock = threading.Lock()
         self.running: set[subprocess.Popen[str]] = set()
 
-    def __call__(self, command: Sequence[str], env: Mapping[str, str], text: str = "") -> tuple[int, str]:
-        """(exit status, the last lines of its output)."""
+    def __call__(
+        self, command: Sequence[str], env: Mapping[str, str], text: str = "", progress: Callable[[], int] | None = None
+    ) -> tuple[int, str]:
+        """(exit status, the last lines of its output).
+
+        `progress` tells how far the program is; where that stays the same for STALL_SECONDS, it is ended: HUNG, and its output says so.
+        """
         with self.lock:
             if self.cancel.is_set():
                 raise Cancelled
@@ -47,13 +57,19 @@ class Tool:
                 errors="replace",
             )
             self.running.add(process)
+        hung = False
         try:
-            output, _ = process.communicate(text)
+            if progress is None:
+                output, _ = process.communicate(text)
+            else:
+                output, hung = watched(process, text, progress)
         finally:
             with self.lock:
                 self.running.discard(process)
         if self.cancel.is_set():
             raise Cancelled
+        if hung:
+            return HUNG, f"it got nothing for {STALL_SECONDS:g} s and was ended"
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         return process.returncode, " | ".join(lines[-4:])[-1000:]
 
@@ -62,6 +78,29 @@ class Tool:
         with self.lock:
             for process in self.running:
                 process.terminate()
+
+
+def watched(process: subprocess.Popen[str], text: str, progress: Callable[[], int]) -> tuple[str, bool]:
+    """The output of a program, and whether it hung and was ended: first asked to, then killed."""
+    reached, since = progress(), time.monotonic()
+    while True:
+        try:
+            output, _ = process.communicate(text, timeout=LOOK_SECONDS)
+            return output, False
+        except subprocess.TimeoutExpired:
+            text = ""  # it has it already; a second call goes on where the first one was
+        now = progress()
+        if now != reached:
+            reached, since = now, time.monotonic()
+        elif time.monotonic() - since >= STALL_SECONDS:
+            process.terminate()
+            try:
+                output, _ = process.communicate(timeout=GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output = ""
+                process.wait()
+            return output, True
 
 
 def dies_with_us(command: Sequence[str]) -> list[str]:

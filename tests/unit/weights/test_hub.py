@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
+from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.hub import HubError, HubFile
 
 COMMIT = "c" * 40
@@ -123,6 +124,39 @@ def test_the_client_sees_only_our_settings() -> None:
     made = weights_hub.client_environment("http://h/", "tok", Path("/h"), {"HF_TOKEN": "old", "HF_ENDPOINT": "x", "PATH": "/bin"})
     assert (made["HF_TOKEN"], made["HF_ENDPOINT"], made["HF_HOME"], made["PATH"]) == ("tok", "http://h", "/h", "/bin")
     assert "HF_TOKEN" not in weights_hub.client_environment("http://h", "", Path("/h"), {"HF_TOKEN": "old"})
+    others = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": "/x",
+        "HUGGING_FACE_HUB_TOKEN": "t",
+        "HUGGINGFACE_HUB_CACHE": "/y",
+        "HF_XET_CACHE": "/z",
+    }
+    assert not set(others) & set(weights_hub.client_environment("http://h", "", Path("/h"), others))
+
+
+def test_a_client_beside_a_serving_lane_has_small_buffers() -> None:
+    made = weights_hub.client_environment("http://h", "", Path("/h"), {})
+    assert made["HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_LIMIT"] == "256mb"
+    assert set(weights_hub.XET_LIMITS.items()) <= set(made.items())
+
+
+def test_what_the_site_sets_of_the_client_beats_ours_and_reaches_the_job() -> None:
+    site = {
+        "HF_HUB_DOWNLOAD_TIMEOUT": "300",
+        "HF_XET_NUM_CONCURRENT_RANGE_GETS": "2",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_DEBUG": "",
+        "HF_TOKEN": "no",
+    }
+    passed = {name[4:]: value for name, value in weights_stage.network_settings(site).items()}
+    assert "HF_TOKEN" not in passed
+    made = weights_hub.client_environment("http://h", "", Path("/h"), passed)
+    assert (made["HF_HUB_DOWNLOAD_TIMEOUT"], made["HF_XET_NUM_CONCURRENT_RANGE_GETS"], made["HF_HUB_DISABLE_XET"]) == (
+        "300",
+        "2",
+        "1",
+    )
+    assert "HF_DEBUG" not in made
 
 
 class Shell:

@@ -16,7 +16,7 @@ from ansible.module_utils.sparklanes.gates import deployments as gates_deploymen
 from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
-from ansible.module_utils.sparklanes.lane.rules import lane_checks, negative_check
+from ansible.module_utils.sparklanes.lane.rules import flag_checks, lane_checks, negative_check
 from ansible.module_utils.sparklanes.lane.schema import Schema, resolve
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.traps.rules import trap_checks
@@ -188,9 +188,12 @@ def _deployment(
             checks += [check for check in named if check.id == "LANE.NAMES" and check.status == FAIL]
             continue
         lane, resolved = resolve(hostvars[host], options, host)
-        usable = all(check.status != FAIL for check in resolved)
+        # A name that nobody knows changes nothing of the others, which are judged in the same run; a wrong value might mislead the rest.
+        usable = all(check.status != FAIL or check.id == "LANE.NAMES" for check in resolved)
         checks += resolved
-        if usable:
+        if not usable:
+            checks += flag_checks(lane, host)
+        else:
             checks += [
                 *lane_checks(lane, host),
                 *limit_checks(lane, host),

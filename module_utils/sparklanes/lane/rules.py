@@ -64,6 +64,12 @@ def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     return checks
 
 
+def flag_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
+    """What is wrong with flags and environment of a lane of which other values are wrong too: they stand for themselves."""
+    checks: list[Check] = as_checks([*_flag_faults(lane), *_env_faults(lane)], host, {})
+    return checks
+
+
 def _flag_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     args, spelled = lane["lane_engine_args"], {**FLAT_FLAGS, **HEAD_FLAGS}
     seen: dict[str, str] = {}

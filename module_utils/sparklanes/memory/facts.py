@@ -22,6 +22,8 @@ BLOCK = 32 * 1024**2
 # Below this loaders that want large blocks were seen to stall while MemAvailable said 118 GiB
 # (sparkring PR 202); a fresh Spark has about 780.
 ENOUGH_BLOCKS = 200
+# Of a Spark's memory: a machine with less is none.
+SPARK_LEAST = 0.8
 # Zones that ordinary allocations come from. DMA zones are kept for devices and hardly ever torn.
 ZONES = ("Normal", "Movable")
 # What CUDA calls the whole: 121.69 GiB on each published Spark (MemTotal 127,600,524 to 127,608,704 kB).
@@ -170,6 +172,9 @@ def check_blocks(host: str, memory: MemoryFacts, min_blocks: int, strict: bool =
         "Free memory is torn: stop the rank and run `echo 3 | sudo tee /proc/sys/vm/drop_caches && echo 1 | sudo tee "
         "/proc/sys/vm/compact_memory`; where that does not help, reboot the Spark"
     )
+    if not strict and memory.mem_total is not None and memory.mem_total < SPARK_LEAST * SPARK_GIB * GIB:
+        # Of a container or a virtual machine these are the blocks of whoever shares it, and no reboot of a Spark would help.
+        return judged("MEM.BLOCKS", host, True, f"{found}; this machine is no Spark, of which the count is", wanted)
     made = judged("MEM.BLOCKS", host, blocks.equivalent >= min_blocks, found, wanted, remedy)
     return made if strict or made.status == PASS else Check(made.id, host, WARN, found, wanted, remedy)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.sizes import GIB
-from ansible.module_utils.sparklanes.memory.facts import ENOUGH_BLOCKS, SPARK_GIB, MemoryFacts, check_blocks, check_cma, gib
+from ansible.module_utils.sparklanes.memory.facts import ENOUGH_BLOCKS, MemoryFacts, check_blocks, check_cma, gib
 from ansible.module_utils.sparklanes.memory.page_cache import WORTH_BYTES
 from ansible.module_utils.sparklanes.memory.processes import Process
 from ansible.module_utils.sparklanes.memory.touch import Touch
@@ -176,9 +176,7 @@ def checks(host: str, request: Request, outcome: Outcome) -> list[Check]:
             outcome.verdict.remedy or f"Look at /proc/meminfo of {host}.",
         )
     )
-    # The count is of a Spark; a smaller machine has fewer in proportion.
-    share = min(1.0, (outcome.memory.mem_total or 0) / (SPARK_GIB * GIB)) if outcome.memory.mem_total else 1.0
-    blocks = check_blocks(host, outcome.memory, request.min_blocks or int(ENOUGH_BLOCKS * share), strict=request.min_blocks > 0)
+    blocks = check_blocks(host, outcome.memory, request.min_blocks or ENOUGH_BLOCKS, strict=request.min_blocks > 0)
     if blocks.status == FAIL and outcome.verdict.name in ("compact", "reboot_required"):
         blocks = Check(blocks.id, host, FAIL, outcome.verdict.figures, blocks.expected, outcome.verdict.remedy)
     if outcome.memory.blocks is None and not request.min_blocks:

@@ -171,6 +171,16 @@ def test_a_mistyped_lane_variable_is_seen_without_a_lane_too() -> None:
     assert check.remedy == "Did you mean lane_port?"
 
 
+def test_one_mistake_hides_no_other() -> None:
+    """A misspelled name, a wrong value, a flag and an exclusion are rows of one run."""
+    groups = {"sparks": ["s1", "s2"]}
+    wrong = {"lane_prot": 1, "lane_engine_args": {"--port": 1, "--enable-auto-tool-choice": True}, "lane_container": {}}
+    found = judge(solo(**wrong), groups, ["s1", "s2"], "launch")
+    assert {check.id for check in bad(found)} == {"LANE.NAMES", "LANE.FLAGS", "LANE.CONFLICT", "LANE.CONTAINER"}
+    found = judge(solo(**wrong, lane_max_model_len="many"), groups, ["s1", "s2"], "launch")
+    assert {check.id for check in bad(found)} == {"LANE.NAMES", "LANE.TYPES", "LANE.FLAGS"}
+
+
 def test_a_lane_that_bears_another_name() -> None:
     check = the_bad(judge({"s1": bare(**variables(lane_id="beta"))}, {"sparks": ["s1"]}, ["s1"]))
     assert "calls itself lane_id: beta" in check.found
@@ -231,6 +241,21 @@ def test_a_family_or_kit_without_a_file_is_an_error_with_the_nearest_name() -> N
         assert check.id == "LANE.CHOICE"
         assert check.remedy == words
         assert bad(preflight.preflight(hostvars, groups, ["s1", "s2"], KNOWN, OPTIONS, "lane")) == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [("family", "f"), ("kit", "dcp")])
+def test_a_family_or_kit_that_was_not_loaded_is_refused_with_what_to_type(kind: str, name: str) -> None:
+    """A chain without inventory/lanes: the files are there, and Ansible reads them for no host."""
+    hostvars, shared = solo(**{f"lane_{kind}": name}), ["family_f", "kit_dcp"]
+    groups = {"sparks": ["s1", "s2"]}
+    for loaded, refused in [([], ["s1", "s2"]), (["s1"], ["s2"]), (["s1", "s2"], [])]:
+        there = groups | {f"{kind}_{name}": loaded}
+        checks = preflight.preflight(hostvars, there, ["s1", "s2"], KNOWN, OPTIONS, "lane", None, shared)
+        found = [check for check in bad(checks) if check.id == "LANE.CHOICE"]
+        assert [check.host for check in found] == refused
+        for check in found:
+            assert f"the lane's {kind} {name} were not loaded: {check.host} is not in the group {kind}_{name}" in check.found
+            assert "-i inventory/shipped -i YOURS -i inventory/lanes" in check.remedy
 
 
 def test_a_negative_lane_is_refused_at_launch_alone() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import memory_info
@@ -40,6 +41,16 @@ def test_a_torn_spark_has_no_large_block_though_much_is_available() -> None:
     assert check.status == "warn"
     assert "compact_memory" in check.remedy
     assert memory_facts.check_blocks("s1", facts, memory_facts.ENOUGH_BLOCKS, strict=True).status == "fail"
+
+
+@pytest.mark.parametrize(("gib", "status"), [(16, "pass"), (97, "pass"), (98, "warn"), (121, "warn")])
+def test_a_container_or_a_small_machine_is_told_of_no_reboot(gib: int, status: str) -> None:
+    """Its blocks are those of whoever shares it, and the count is of a Spark. What a lane asks for by number still holds."""
+    torn = dataclasses.replace(of("meminfo-idle-with-cache.txt", "buddyinfo-fragmented.SYNTHETIC.txt"), mem_total=gib * GIB)
+    check = memory_facts.check_blocks("s1", torn, memory_facts.ENOUGH_BLOCKS)
+    assert check.status == status
+    assert ("reboot" in check.remedy) == (status == "warn")
+    assert memory_facts.check_blocks("s1", torn, 200, strict=True).status == "fail"
 
 
 def test_page_size_and_columns_are_read_never_assumed() -> None:

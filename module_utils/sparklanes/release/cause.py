@@ -121,7 +121,8 @@ def _lost(ranks: Mapping[str, Look], causes: list[Cause]) -> Iterator[Cause]:
                     accused.setdefault(of[0], {}).setdefault(host, str(peer))
                 elif not of:
                     strange.setdefault(str(peer), host)
-    explained = {cause.host for cause in causes if cause.weight <= Weight.ENDED}
+    # Of a Spark that is gone the fabric says only that nothing comes from it.
+    explained = {cause.host for cause in causes if cause.weight <= Weight.ENDED and cause.id != "fabric_cut"}
     for host, by in accused.items():
         if host in explained:
             continue
@@ -141,7 +142,7 @@ def _lost(ranks: Mapping[str, Look], causes: list[Cause]) -> Iterator[Cause]:
                 "rank_lost", host, f"it was lost by {others}", "Look at its container, its log and its fabric link.", Weight.LOST
             )
     silent = [host for host, seen in ranks.items() if seen.silent]
-    left = [cause for cause in causes if cause.weight == Weight.CONSEQUENCE]
+    left = [cause for cause in causes if cause.weight == Weight.CONSEQUENCE or cause.id == "fabric_cut"]
     told_of = {host for host, by in accused.items() if by}
     if len(silent) == 1 and left and not explained and (strange or not told_of):
         host, by_whom = silent[0], left[0].host

@@ -371,3 +371,12 @@ def test_a_rank_that_ended_in_good_order_may_have_been_ended_by_its_machine() ->
         evidence={"journal": [finding("memory_killer", "earlyoom sent SIGTERM to 7")]},
     )
     assert weigh(rank(0, LOST), worker)["id"] == "memory_killer"
+
+
+def test_a_fabric_that_is_cut_because_a_spark_is_gone() -> None:
+    cut = line("fabric_cut", "the fabric is cut: rail 0 to s1: no byte came back", hardware_or_memory=True)
+    assert weigh(rank(None, cut), SILENT)["id"] == "machine_gone"
+    assert weigh(rank(None, cut), rank(None))["id"] == "fabric_cut"
+    assert weigh(rank(None, cut), rank(255, evidence={"boot_time": STARTED + 60}))["id"] == "machine_rebooted"
+    assert weigh(rank(None, cut), rank(137))["id"] == "rank_killed"
+    assert not weigh(rank(None, cut), rank(None, cut))["death"]

@@ -38,6 +38,7 @@ from ansible.module_utils.sparklanes.docker import spread
 from ansible.module_utils.sparklanes.engine import api as engine_api
 from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import bandwidth
+from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of, fabrics_of
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
 from ansible.module_utils.sparklanes.gates import forcing as gates_forcing
@@ -312,6 +313,11 @@ def bandwidth_plan(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def fabric_probes(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Host → what it asks over the fabric: all other ranks on each rail. One rank asks nobody."""
+    return fabric_reach.plan(fabrics_of(hostvars, hosts)) if len(hosts) > 1 else {host: [] for host in hosts}
+
+
 def bandwidth_unfit(hostvars: HostVars, hosts: Sequence[str]) -> str:
     """Why nothing can be measured, empty where it can."""
     return str(bandwidth.unfit(fabrics_of(hostvars, hosts)))
@@ -462,6 +468,7 @@ class FilterModule:
             "sparklanes_bandwidth_checks": dicts(bandwidth.judge),
             "sparklanes_bandwidth_plan": bandwidth_plan,
             "sparklanes_bandwidth_unfit": bandwidth_unfit,
+            "sparklanes_fabric_probes": fabric_probes,
             "sparklanes_network_kept": fabric_addresses.network_kept,
             "sparklanes_network_plan": network_plan,
             "sparklanes_network_probes": fabric_addresses.network_probes,

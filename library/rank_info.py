@@ -11,6 +11,7 @@ module: rank_info
 short_description: Tell how the rank of a deployment on this Spark is doing
 description:
   - Reads the rank's container and its log, how far its boot is, what it measured, why it failed.
+  - While the rank can be waiting for the others, a fabric over which nothing gets through is its failure, as M(fabric_watch) noted it.
   - A container that ended is a failure whatever its exit code says. A crashed head was seen to exit with 0.
   - While the container runs and O(health_url) answers 200, a line of the log alone is a C(warning) and no failure. A rank on TCP sockets where RDMA was
     asked for has failed all the same.
@@ -143,7 +144,8 @@ from ansible.module_utils.sparklanes.docker.containers import (
 from ansible.module_utils.sparklanes.docker.refusals import refusal_of
 from ansible.module_utils.sparklanes.engine import log as engine_log
 from ansible.module_utils.sparklanes.engine.lines import tells
-from ansible.module_utils.sparklanes.engine.rank_log import RankLog
+from ansible.module_utils.sparklanes.engine.rank_log import Failure, RankLog
+from ansible.module_utils.sparklanes.fabric import watch
 from ansible.module_utils.sparklanes.rank import evidence
 from ansible.module_utils.sparklanes.release import owned
 from ansible.module_utils.sparklanes.release.store import Store
@@ -268,6 +270,10 @@ def main() -> None:
     except DockerError as error:
         module.fail_json(msg=str(error))
     log = engine_log.read(text, params["transport"])
+    age = round(max(0.0, now - max(last or 0.0, moment(box.started_at) or 0.0)), 1) if box.running else None
+    if box.running and watch.waits(log.phase, age) and (lines := watch.look(params["deployment"])):
+        # Before anything that the log says: whoever lost a peer says so because of it.
+        log.failures.insert(0, Failure("fabric_cut", watch.sentence(lines), watch.REMEDY, "", True, False))
     failure, remedy = failure_of(box, log)
     started, ended = moment(box.started_at), None if box.running else moment(box.finished_at)
     healthy = bool(params["health_url"] and box.running and answers(params["health_url"]))
@@ -287,7 +293,7 @@ def main() -> None:
         remedy=remedy,
         hardware_or_memory=bool(failure) and (log.hardware_or_memory or box.oom_killed),
         progress=f"failed: {failure}" if failure else "serving" if healthy else log.progress,
-        heartbeat_age=round(max(0.0, now - max(last or 0.0, started or 0.0)), 1) if box.running else None,
+        heartbeat_age=age,
         container=box.to_dict(),
         log=log.to_dict(),
     )

@@ -131,7 +131,8 @@ def exchange(
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()) + 2 * seconds + 1)
         # Whoever this Spark reached may not have asked yet.
-        wanted = {(str(probe["source"]), str(probe["address"])) for probe in probes if probe.get("source")}
+        sources = {str(probe.get("source") or "") for probe in probes} - {""} - set(echo.errors)
+        wanted = {(str(probe["source"]), str(probe["address"])) for probe in probes if probe.get("source") in sources}
         while not wanted <= echo.met and time.monotonic() < end:
             time.sleep(0.05)
     finally:

@@ -41,6 +41,7 @@ def other_end(port: int, does: Callable[[socket.socket], Any]) -> Iterator[None]
 
         threading.Thread(target=accept, daemon=True).start()
         yield
+        listener.shutdown(socket.SHUT_RDWR)
         for peer in held:
             peer.close()
 

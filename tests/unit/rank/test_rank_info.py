@@ -150,3 +150,30 @@ def test_of_a_log_without_an_end_the_last_lines_are_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(rank_info.commands, "run", lambda argv, **_: (1, "", "\x1b[2Jno such container"))
     with pytest.raises(DockerError, match=r"exit 1\): no such container"):
         rank_info.log_of(box, 10)
+
+
+def test_a_cut_fabric_fails_a_rank_that_waits_for_others_and_no_other(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a cable is out ranks say nothing: the wait would end as a stall, minutes later and without the pair."""
+    lines = [
+        {
+            "peer": "s2",
+            "rail": "0",
+            "ifname": "f0",
+            "source": "10.0.0.1",
+            "address": "10.0.0.2",
+            "seconds": 8.0,
+            "outcome": "silent",
+        }
+    ]
+    monkeypatch.setattr(rank_info.watch, "look", lambda deployment: lines)
+    found = ask(RUNS, (5, "starting"))
+    assert found["failure"].startswith("the fabric is cut: rail 0 (f0 10.0.0.1) to s2 (10.0.0.2) for 8 s: no byte came back")
+    assert (found["job_failed"], found["finished"], found["hardware_or_memory"]) == (True, True, True)
+    assert found["log"]["failures"][0]["code"] == "fabric_cut"
+    weights = "(Worker pid=1) INFO 11-30 22:08:44 [m.py:1] Starting to load model x..."
+    assert ask(RUNS, (5, weights))["failure"] == "", "it reads its disk and waits for nobody"
+    assert "the fabric is cut" in ask(RUNS, (60, weights))["failure"], "it has been silent for long"
+    serving = "(APIServer pid=1) INFO:     Application startup complete."
+    assert ask(RUNS, (60, serving))["failure"] == ""
+    monkeypatch.setattr(rank_info.watch, "look", lambda deployment: [])
+    assert ask(RUNS, (5, "starting"))["failure"] == ""

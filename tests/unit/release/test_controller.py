@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.sparklanes.release import controller
+from conftest import ROOT
 from hostvars import registered
 
 
@@ -145,6 +145,62 @@ def test_a_note_of_nobody_is_not_gone_on_with(tmp_path: Path, bad: bytes) -> Non
     assert controller.forgettable(tmp_path, made, "here")
 
 
+MINE, OTHERS = (
+    {"held": True, "lost": ""},
+    {"held": False, "lost": "transaction a lost the lock: transaction b of desk holds it now"},
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (MINE, MINE, ""),
+        (MINE, {"unreachable": True}, ""),  # what it is asked for later, it compares itself
+        (MINE, OTHERS, "s2: transaction a lost the lock: transaction b of desk"),
+        (OTHERS, {"unreachable": True}, "s1: transaction a lost the lock"),
+        (MINE, {"failed": True, "msg": "no such module."}, "s2: whose lock it is could not be asked (no such module)"),
+        (MINE, {"changed": False}, "s2: whose lock it is was not told"),
+        (MINE, {"held": "true"}, "s2: whose lock it is was not told"),
+        ({"unreachable": True}, {"unreachable": True}, "no rank answers"),
+        (None, None, "no rank answers"),
+    ],
+)
+def test_an_undo_begins_only_where_the_lock_is_proven(first: Any, second: Any, words: str) -> None:
+    said = controller.lost(registered(["s1", "s2"], held={"s1": first, "s2": second}), ["s1", "s2"], "held")
+    assert (words in said) if words else said == ""
+
+
+def tasks_of(node: Any) -> list[dict[str, Any]]:
+    """The tasks of a list, those in blocks too, in their order."""
+    found = []
+    for task in node if isinstance(node, list) else []:
+        found.append(task)
+        for part in ("block", "rescue", "always", "tasks"):
+            found += tasks_of(task.get(part))
+    return found
+
+
+TOUCHES = {"restore", "suspect", "stop", "close", "start", "promote"}
+
+
+def included(task: dict[str, Any]) -> str:
+    """The entry point of role rank that a task includes."""
+    role, file = task.get("ansible.builtin.include_role") or {}, task.get("ansible.builtin.include_tasks")
+    if role.get("name") == "rank":
+        return str(role.get("tasks_from", "main"))
+    return Path(file["file"] if isinstance(file, dict) else file).stem if file else ""
+
+
+@pytest.mark.parametrize("path", ["playbooks/launch.yml", "roles/rank/tasks/restore.yml"])
+def test_every_undo_proves_its_lock_first(path: str) -> None:
+    rescues = [task["rescue"] for task in tasks_of(yaml.safe_load((ROOT / path).read_text())) if "rescue" in task]
+    undoes = [steps for steps in ([included(task) for task in tasks_of(rescue)] for rescue in rescues) if TOUCHES & set(steps)]
+    assert undoes
+    for steps in undoes:
+        assert "owned" in steps
+        assert steps.index("owned") < min(steps.index(name) for name in TOUCHES & set(steps))
+
+
 LIVING, EXPIRED = {"id": "t1", "expired": False}, {"id": "t1", "expired": True}
 
 
@@ -214,10 +270,13 @@ def test_a_deployment_is_at_rest_only_where_every_rank_says_so() -> None:
 
 
 def test_an_attempt_of_this_controller_whose_process_is_gone_has_ended(tmp_path: Path) -> None:
-    note = tmp_path / "transaction.json"
-    assert controller.ended(tmp_path, os.getpid()) == []
-    note.write_text(json.dumps({"id": "t1", "pid": 2**22 + 1, "started": "1"}), encoding="utf-8")
-    assert controller.ended(tmp_path, os.getpid()) == ["t1"]
-    run, started = controller.run_of(os.getpid())
-    note.write_text(json.dumps({"id": "t1", "pid": run, "started": started}), encoding="utf-8")
-    assert controller.ended(tmp_path, os.getpid()) == []
+    proc, receipts = tmp_path / "proc", tmp_path / "receipts"
+    process(proc, 20, 1, "python3 ansible-playbook", 500)
+    process(proc, 21, 1, "python3 ansible-playbook", 501)
+    assert controller.ended(receipts, 21, proc) == []
+    first = controller.transaction_id(receipts, 20, "aa", proc=proc)
+    assert controller.ended(receipts, 20, proc) == [], "it is the one that asks"
+    assert controller.ended(receipts, 21, proc) == [], "it is at work"
+    assert controller.ended(receipts, 21, proc, "elsewhere") == [], "another machine knows nothing of it"
+    (proc / "20" / "stat").unlink()
+    assert controller.ended(receipts, 21, proc) == [first]

@@ -30,7 +30,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.sparklanes.release import receipts
 from ansible.module_utils.sparklanes.screen import nobody, whole, words
-from ansible.module_utils.sparklanes.screen.command import completed
+from ansible.module_utils.sparklanes.screen.command import command, completed
 from ansible.module_utils.sparklanes.screen.log import Log
 from ansible.module_utils.sparklanes.screen.rescue import left_to_others, rescuers
 from ansible.module_utils.sparklanes.screen.terminal import Terminal
@@ -110,7 +110,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         atexit.register(self._interrupted)
         if log.problem:
             self._display.warning(f"There is no log of this run: {log.problem}")
-        log.write(f"$ {' '.join(sys.argv)}" if not context.CLIARGS.get("extra_vars") else f"$ {sys.argv[0]} … ({self._verb})")
+        # Not as it was typed: -e may hold a secret.
+        log.write(f"$ {command(str(playbook._file_name), context.CLIARGS, C.DEFAULT_HOST_LIST)}")
         with self._ansible():
             super().v2_playbook_on_start(playbook)
         given = context.CLIARGS

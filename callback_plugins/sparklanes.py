@@ -339,4 +339,4 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         with contextlib.suppress(OSError):
             receipts.end(folder, status, words.joined(sentences), {"gates": self._gates} if self._gates else {})
             if self._new and not self._locked:
-                receipts.forget(folder.parent / "transaction.json", self._attempt["transaction"])
+                receipts.forget(folder.parent, self._attempt["transaction"])

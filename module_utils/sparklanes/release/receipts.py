@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.release import controller
 
 BEGUN = "begun"
 REFUSED = "refused"  # it ended before a lock was taken: nothing was stopped
@@ -37,7 +38,8 @@ def end(folder: Path, status: str, reason: str, more: Mapping[str, Any]) -> None
         write_json(path, {**known, **more, "outcome": {"status": status, "reason": reason}})
 
 
-def forget(note: Path, transaction: str) -> None:
-    """An attempt that took no lock is none that a later run could go on with."""
-    if (read_json(note) or {}).get("id") == transaction:
-        note.unlink(missing_ok=True)
+def forget(folder: Path, transaction: str, where: str = "") -> None:
+    """An attempt that took no lock is none that a later run could go on with. folder: of the deployment. where: as `release.controller`."""
+    note = controller.forgettable(folder, transaction, where)
+    if note:
+        Path(note).unlink(missing_ok=True)

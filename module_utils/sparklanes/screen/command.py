@@ -16,7 +16,19 @@ import yaml
 from ansible.module_utils.sparklanes.common.secrets import secret_name, secret_value
 
 # A decision of one run (launch_restart, bank_accept, prune_confirm) is no part of the next: variables named after a verb stay behind.
-VERBS = ("archive_", "bank_", "break_lock", "launch_", "new_lane", "preflight_", "prune_", "reboot_", "recover_", "render_", "stop_")
+VERBS = (
+    "archive_",
+    "bank_",
+    "break_lock",
+    "launch_",
+    "new_lane",
+    "preflight_",
+    "prune_",
+    "reboot_",
+    "recover_",
+    "render_",
+    "stop_",
+)
 # As common.secrets, and what Ansible itself calls passwords.
 PASSWORDS = ("_pass", "_password", "_passphrase")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.release import receipts
+from ansible.module_utils.sparklanes.release import controller, receipts
 
 ATTEMPT = {"transaction": "t1", "verb": "launch"}
 
@@ -44,11 +45,11 @@ def test_a_launch_that_goes_on_is_the_same_attempt(tmp_path: Path) -> None:
 
 
 def test_only_its_own_note_is_forgotten(tmp_path: Path) -> None:
-    note = tmp_path / "transaction.json"
-    note.write_text('{"id": "other"}', encoding="utf-8")
-    receipts.forget(note, "t1")
+    mine = controller.transaction_id(tmp_path, os.getpid(), "abcd", where="here")
+    note = controller.note_path(tmp_path, "here")
+    receipts.forget(tmp_path, "20261201T101500Z-beef", "here")
+    receipts.forget(tmp_path, mine, "elsewhere")
     assert note.exists()
-    note.write_text('{"id": "t1"}', encoding="utf-8")
-    receipts.forget(note, "t1")
-    receipts.forget(note, "t1")
+    receipts.forget(tmp_path, mine, "here")
+    receipts.forget(tmp_path, mine, "here")
     assert not note.exists()

@@ -39,7 +39,13 @@ def test_what_the_text_says_beats_what_was_typed() -> None:
 
 
 def test_a_decision_of_this_run_is_none_of_the_next() -> None:
-    run = {"extra_vars": ("launch_restart=true launch_forget_deaths=true", "recover_to=nothing break_lock=t1", '{"prune_confirm": true}')}
+    run = {
+        "extra_vars": (
+            "launch_restart=true launch_forget_deaths=true",
+            "recover_to=nothing break_lock=t1",
+            '{"prune_confirm": true}',
+        )
+    }
     assert said("playbooks/launch.yml", **run) == "ansible-playbook playbooks/launch.yml"
     assert said("playbooks/recover.yml -e recover_break_lock=true", **run).endswith(" -e recover_break_lock=true")
 

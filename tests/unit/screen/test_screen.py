@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.sparklanes.release import controller
 from ansible.module_utils.sparklanes.screen.log import Log
 from conftest import ROOT
 
@@ -189,14 +190,21 @@ def test_everything_is_on_the_screen_where_it_is_wanted(tmp_path: Path, how: tup
     assert not any("ok=" in line for line in run.box), "the recap is above it"
 
 
+ID = "20261201T101500Z-abcd"
+
+
 def attempt(folder: Path) -> dict[str, Any]:
-    facts = {"rank_receipts": f"{folder}/pair/t1", "rank_transaction": "t1", "rank_controller": "me@desk"}
+    facts = {"rank_receipts": f"{folder}/pair/{ID}", "rank_transaction": ID, "rank_controller": "me@desk"}
     return {"name": "Name it", "ansible.builtin.set_fact": facts, "run_once": True}
 
 
 def test_an_attempt_that_is_refused_leaves_a_receipt_with_its_reason_and_log(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
-    (tmp_path / "pair" / "transaction.json").write_text('{"id": "t1"}', encoding="utf-8")
+    note = controller.note_path(tmp_path / "pair", controller.machine())
+    note.write_text(
+        json.dumps({"id": ID, "machine": controller.machine(), "boot": "b", "pid": 1, "started": ""}), encoding="utf-8"
+    )
+    assert controller.noted(tmp_path / "pair", controller.machine())
     gates = {
         "name": "Gate",
         "ansible.builtin.set_fact": {"gates_record": {"A": {"verdict": "fail", "checks": []}}},
@@ -205,13 +213,13 @@ def test_an_attempt_that_is_refused_leaves_a_receipt_with_its_reason_and_log(tmp
     run = Run(tmp_path, [attempt(tmp_path), gates, failing("gate A said no", run_once=True)], any_errors_fatal=True).done()
     assert run.rc == 2
     assert "Nothing was stopped or changed." in run.box
-    receipt = json.loads((tmp_path / "pair/t1/receipt.json").read_text(encoding="utf-8"))
+    receipt = json.loads((tmp_path / "pair" / ID / "receipt.json").read_text(encoding="utf-8"))
     assert receipt["outcome"] == {"status": "refused", "reason": "s1: gate A said no."}
-    assert (receipt["deployment"], receipt["transaction"], receipt["verb"]) == ("pair", "t1", "trial")
+    assert (receipt["deployment"], receipt["transaction"], receipt["verb"]) == ("pair", ID, "trial")
     assert receipt["gates"]["A"]["verdict"] == "fail"
-    assert "TASK [Gate]" in (tmp_path / "pair/t1/ansible.log").read_text(encoding="utf-8")
+    assert "TASK [Gate]" in (tmp_path / "pair" / ID / "ansible.log").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("log/*.log")), "it moved"
-    assert not (tmp_path / "pair" / "transaction.json").exists(), "no lock was taken: nothing to go on with"
+    assert not note.exists(), "no lock was taken: nothing to go on with"
 
 
 def test_a_check_leaves_no_receipt(tmp_path: Path) -> None:
@@ -233,7 +241,7 @@ def test_an_interrupted_attempt_says_where_and_its_receipt_too(tmp_path: Path) -
     assert started.wait(timeout=60) != 0
     assert "══ trial: INTERRUPTED" in rest
     assert "It was interrupted in: Wait for long." in rest
-    receipt = json.loads((tmp_path / "pair/t1/receipt.json").read_text(encoding="utf-8"))
+    receipt = json.loads((tmp_path / "pair" / ID / "receipt.json").read_text(encoding="utf-8"))
     assert receipt["outcome"]["status"] == "interrupted"
 
 

@@ -126,7 +126,7 @@ readiness:
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome), C(error) and C(listened)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
-    C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
+    C(current_nodes) (of the release that runs, as it was frozen), C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.
   returned: always
   type: dict
@@ -216,6 +216,10 @@ def recorded(store: Store) -> dict[str, Any]:
     except Unreadable as error:
         facts["deployment_state"], good = {"unreadable": unreadable_state(error)}, ""
     try:
+        # Who runs it, as it was frozen: the inventory may name fewer by now.
+        current = str(facts["deployment_state"].get("current") or "")
+        manifest = (store.manifest(current) if current else None) or {}
+        facts["current_nodes"] = [str(node) for node in manifest.get("nodes") or []]
         facts["releases"] = store.releases()
         kept = (store.spec(good), store.manifest(good)) if good else (None, None)
         if kept[0] and kept[1]:
@@ -320,7 +324,7 @@ def main() -> None:
     except (DockerError, ValueError) as error:
         facts["docker"], facts["image"] = {"error": str(error)}, None
     facts["disk"] = room.measure(room.folders(facts["docker"], params["root"]))
-    facts["containers"] = [box.to_dict() for box in boxes if box.running or box.claims]
+    facts["containers"] = [box.to_dict() for box in boxes if box.running or box.claims or box.name.startswith("sparklanes-")]
     facts["listeners"] = listener_facts(module, boxes)
     if end and not listener:  # now, while rank 0 does what takes time
         facts["master_port"] = connect(module, end)

@@ -88,6 +88,8 @@ def gate_a(
         made.append(room.check(host, known.get("disk")))
         made.append(readiness.lock(host, known, transaction, break_lock))
         made.append(readiness.strangers(host, known, deployment))
+        made.append(readiness.name_free(host, known, spec))
+        made.append(readiness.nodes_kept(host, known, hosts))
         made += readiness.ports(host, known, readiness.wanted_ports(spec), deployment, stopped=False)
         made.append(readiness.image(host, known, str(spec["image"])))
         made += [readiness.staged(host, id_, hostvars[host].get(name)) for id_, name in STAGING.items()]

@@ -127,6 +127,34 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
     )
 
 
+def name_free(host: str, facts: Facts, spec: Facts) -> Check:
+    """No container of somebody else has the name that this rank will have: it could not be made, after the stop."""
+    name = str(spec.get("container") or "")
+    taken = [box for box in facts.get("containers") or [] if box.get("name") == name and not _ours(box, str(spec["deployment"]))]
+    found = "; ".join(
+        f"{name} is a container that no launch started (image {box['image']}, {box.get('status')})" for box in taken
+    )
+    remedy = f"On {host}: docker rename {name} NAME, or remove it by hand; it is never touched from here."
+    return judged("CONTAINER.NAME", host, not taken, found or "free", "free", remedy)
+
+
+def nodes_kept(host: str, facts: Facts, hosts: Sequence[str]) -> Check:
+    """Every Spark of the release that runs belongs to the deployment still: a rank on another one would be left running, unseen."""
+    left = [node for node in facts.get("current_nodes") or [] if node not in hosts]
+    names = ", ".join(left)
+    return judged(
+        "DEPLOYMENT.NODES",
+        host,
+        not left,
+        f"what serves runs on {names} too, which the deployment does not hold any more"
+        if left
+        else "the same Sparks as before, or more",
+        "all Sparks of the release that serves",
+        f"Stop it while {names} still belongs to the deployment: playbooks/stop.yml with the inventory as it was. Or on {names}: docker stop -t 30 "
+        "CONTAINER, then here playbooks/stop.yml.",
+    )
+
+
 def _ours(box: Facts, deployment: str) -> bool:
     return bool(box.get("deployment")) and box.get("deployment") == deployment
 

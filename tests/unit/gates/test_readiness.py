@@ -114,6 +114,8 @@ def test_a_ready_fleet_passes() -> None:
         "LOCK.FREE",
         "DEATHS.EXPLAINED",
         "CONTAINER.FOREIGN",
+        "CONTAINER.NAME",
+        "DEPLOYMENT.NODES",
         "PORT.FREE",
         "IMAGE.DIGEST",
         "IMAGE.PARITY",
@@ -455,3 +457,27 @@ def test_each_process_is_told_with_its_container(monkeypatch: pytest.MonkeyPatch
 
     assert told(box) == ["rank0", "", None, "", None]
     assert told(None) == [None] * 5
+
+
+@pytest.mark.parametrize("status", ["running", "exited", "created", "paused"])
+def test_a_container_of_a_person_with_the_name_of_a_rank_is_found_before_the_stop(status: str) -> None:
+    spec = {**SPECS["s2"], "container": "sparklanes-sparks-rank1"}
+    box = {"name": "sparklanes-sparks-rank1", "image": "mine", "status": status, "running": status == "running", "deployment": ""}
+    check = readiness.name_free("s2", facts(containers=[box]), spec)
+    assert (check.status, check.host, check.id) == ("fail", "s2", "CONTAINER.NAME")
+    assert f"(image mine, {status})" in check.found
+    assert "docker rename sparklanes-sparks-rank1" in check.remedy
+    assert readiness.name_free("s2", facts(containers=[{**box, "deployment": "sparks"}]), spec).status == "pass"
+    assert readiness.name_free("s2", facts(containers=[{**box, "name": "other"}]), spec).status == "pass"
+
+
+def test_a_deployment_that_shrank_leaves_no_rank_behind() -> None:
+    """Its old rank would go on, unseen, on the Spark that was dropped."""
+    kept = readiness.nodes_kept("s1", facts(current_nodes=["s1", "s2"]), ["s1"])
+    assert (kept.status, kept.id) == ("fail", "DEPLOYMENT.NODES")
+    assert "runs on s2 too" in kept.found
+    assert "playbooks/stop.yml" in kept.remedy
+    for nodes in (["s1", "s2"], ["s1"], [], None):
+        assert readiness.nodes_kept("s1", facts(current_nodes=nodes), ["s1", "s2"]).status == "pass"
+    made = gate_a({host: facts(current_nodes=["s1", "s2", "s3"]) for host in HOSTS})
+    assert made["s1 DEPLOYMENT.NODES"].status == "fail"

@@ -100,7 +100,7 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
 
 def environment(root: Path) -> dict[str, str]:
     """Ours, and Ansible as script/test has it."""
-    kept = {name: value for name, value in os.environ.items() if name == "ANSIBLE_LOG_PATH" or not name.startswith("ANSIBLE_")}
+    kept = {name: value for name, value in os.environ.items() if name == "ANSIBLE_LOG_PATH" or not name.startswith(("ANSIBLE_", "SPARKLANES_"))}
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",

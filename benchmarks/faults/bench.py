@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.faults import report  # noqa: E402
 from benchmarks.faults.nodes import Fleet, NodeError  # noqa: E402
+from benchmarks.faults.plays import Play  # noqa: E402
 from benchmarks.faults.progress import Progress, tree  # noqa: E402
 from benchmarks.faults.runner import Runner, say  # noqa: E402
 from benchmarks.faults.table import Fault, table  # noqa: E402
@@ -101,6 +102,7 @@ def main() -> int:
         say("Interrupted. The same command goes on from here.")
         return 130
     finally:
+        Play.end_all()
         if was_down:
             subprocess.run(["script/sandbox", "down"], cwd=ROOT, stdout=sys.stderr, start_new_session=True, check=False)
     say(f"{time.strftime('%Y-%m-%d')}, {progress.name}: all results in {progress.folder}")

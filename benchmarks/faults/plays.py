@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from benchmarks.faults.nodes import Fleet, Node
 
@@ -33,6 +34,8 @@ class Line:
 class Play:
     """One ansible-playbook in a process group of its own, as a terminal starts it."""
 
+    made: ClassVar[list[Play]] = []
+
     def __init__(
         self, root: Path, playbook: str, arguments: Sequence[str] = (), inventory: str = INVENTORY, elsewhere: bool = False
     ) -> None:
@@ -51,6 +54,7 @@ class Play:
             errors="replace",
             start_new_session=True,
         )
+        Play.made.append(self)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -81,6 +85,13 @@ class Play:
         self.reader.join(5)
         return code
 
+    @classmethod
+    def end_all(cls) -> None:
+        """When the person has seen enough: none goes on by itself."""
+        for play in cls.made:
+            play.send(signal.SIGCONT)
+            play.send(signal.SIGKILL)
+
     @property
     def output(self) -> str:
         return "\n".join(line.text for line in self.lines)
@@ -100,7 +111,11 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
 
 def environment(root: Path) -> dict[str, str]:
     """Ours, and Ansible as script/test has it."""
-    kept = {name: value for name, value in os.environ.items() if name == "ANSIBLE_LOG_PATH" or not name.startswith(("ANSIBLE_", "SPARKLANES_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "ANSIBLE_LOG_PATH" or not name.startswith(("ANSIBLE_", "SPARKLANES_"))
+    }
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",

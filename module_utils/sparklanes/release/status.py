@@ -242,11 +242,20 @@ def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] 
     other = [f"{row.host} runs release {row.rank.facts.get('release')}" for row in rows if row.rank.facts and row.rank.facts.get("release", current) != current]  # fmt: skip
     works, why = answer(probe)
     saw = "a generation succeeded just now" if works else f"no generation just now: {why.rstrip('. ')}"
+    if works is False and not other and not cut(rows) and (far := booting(rows)):
+        return Verdict(f"starting, nothing answers yet: {far}. It was {record}")
     if other or cut(rows) or works is False:
         return Verdict(f"BROKEN: {'; '.join([*other, *cut(rows), saw])}. It was {record}.", _MEND)
     if works is None:
         return Verdict(f"unknown: {record} and every rank runs, but the API was not asked for a generation ({why.rstrip('. ')})")
     return Verdict(f"{_SAYS[status]}; every rank runs and {saw}", _NEXT.get(status, ""))
+
+
+def booting(rows: Sequence[Row]) -> str:
+    """How far rank 0 is where its engine has not come up yet, as after a power cut; empty where it has, or where nobody knows."""
+    head = rows[0].rank.facts or {}
+    phase = (head.get("log") or {}).get("phase")
+    return f"{rows[0].host}: {head.get('progress') or phase}" if phase and phase != "serving" else ""
 
 
 def since(rows: Sequence[Row]) -> str:

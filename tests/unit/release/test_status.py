@@ -100,6 +100,15 @@ def test_a_fabric_that_is_down_is_in_the_headline(recorded: str) -> None:
     assert not says(Row("s1", cut.readiness, cut.rank, {})).startswith("BROKEN"), "one rank alone has no fabric"
 
 
+def test_ranks_that_boot_by_themselves_are_not_broken() -> None:
+    """As after a power cut, where the policy is to start what was last good: no transaction is open then."""
+    boots = {"log": {"phase": "weights"}, "progress": "loading weights, 3 of 9"}
+    said = says(row("s1", rank=boots), row("s2", rank=boots), probe=HUNG)
+    assert said == "starting, nothing answers yet: s1: loading weights, 3 of 9. It was recorded as serving"
+    assert says(row("s1", rank={"log": {"phase": "serving"}}), row("s2"), probe=HUNG).startswith("BROKEN")
+    assert says(row("s1", rank=boots), row("s2", rank=ENDED), probe=HUNG).startswith("BROKEN")
+
+
 def test_nothing_serves_for_certain_that_was_not_asked() -> None:
     said = says(row("s1"), row("s2"), probe=look({"failed": True, "msg": "no module"}))
     assert said == "unknown: recorded as serving and every rank runs, but the API was not asked for a generation (no module)"

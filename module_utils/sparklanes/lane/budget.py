@@ -17,6 +17,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.common.tables import columns
+from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 
 # The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
@@ -159,6 +160,17 @@ def kv_given(lane: Lane) -> tuple[float | None, str]:
         return None, f"sized by the engine, lane_memory.kv_gib is of {shape[0]} ranks"
     less = memory["worker_less_gib"] if (lane.get("lane_nodes") or 1) > 1 else 0.0
     return max(0.0, memory["kv_gib"] - less), "lane_memory.kv_gib" + (f", a worker {less:g} GiB less" if less else "")
+
+
+def token_bytes(lane: Lane) -> tuple[float | None, str]:
+    """Bytes of KV cache that a token takes on a rank of this lane, and why they are not known."""
+    memory, now = lane["lane_memory"], str(lane.get("lane_kv_cache_dtype") or "auto")
+    if not memory["kv_bytes_per_token"]:
+        return None, "lane_memory.kv_bytes_per_token"
+    if memory["kv_dtype"] and memory["kv_dtype"] != now:
+        return None, f"lane_memory.kv_bytes_per_token was measured with {memory['kv_dtype']}, and lane_kv_cache_dtype is {now}"
+    shared = max(1, View(lane).dcp or 1)
+    return memory["kv_bytes_per_token"] * (memory["kv_ranks"] or shared) / shared, ""
 
 
 def scoring(lane: Lane) -> tuple[float, str]:
@@ -311,14 +323,12 @@ def _parts(sum_: Budget) -> str:
 
 def check_context(lane: Lane, host: str) -> list[Check]:
     """One request of the full context fits the KV cache: the engine refuses to start otherwise, after it loaded the weights."""
-    tokens, per_token = lane.get("lane_max_model_len"), lane["lane_memory"]["kv_bytes_per_token"]
+    tokens, (per_token, unknown) = lane.get("lane_max_model_len"), token_bytes(lane)
     given, source = kv_given(lane)
     if not tokens:
         return []
     if given is None or not per_token:
-        lacks = " and ".join(
-            name for name, value in (("lane_memory.kv_bytes_per_token", per_token), ("lane_memory.kv_gib", given)) if not value
-        )
+        lacks = " and ".join(name for name, value in ((unknown, per_token), ("lane_memory.kv_gib", given)) if not value)
         return [
             Check(
                 "BUDGET.CONTEXT",

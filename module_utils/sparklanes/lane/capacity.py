@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.common.tables import columns
-from ansible.module_utils.sparklanes.lane.budget import kv_given
+from ansible.module_utils.sparklanes.lane.budget import kv_given, token_bytes
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 
@@ -53,7 +53,8 @@ def capacity(lane: Mapping[str, Any]) -> Capacity:
     """The KV cache of a resolved lane in tokens."""
     view = View(lane)
     gib, source = kv_given(lane)
-    per_token = lane["lane_memory"]["kv_bytes_per_token"]
+    known, _ = token_bytes(lane)
+    per_token = None if known is None else int(known)
     reported = int(gib * GIB / per_token) if gib is not None and per_token else None
     share, why = _filled(view)
     return Capacity(gib, source, per_token, max(1, view.dcp or 1), reported, share, why)

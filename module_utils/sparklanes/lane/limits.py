@@ -49,6 +49,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "lane_boot_stall_seconds": (10, 7 * DAY),
     "lane_boot_stagger_seconds": (0, DAY),
     "lane_memory.ranks": (1, 1024),
+    "lane_memory.kv_ranks": (1, 1024),
     "lane_memory.kv_bytes_per_token": _SOME,
     "lane_memory.vocab_size": _SOME,
     "lane_memory.filled_share": (0.01, 1.0),

@@ -156,7 +156,7 @@ def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
         elif name in env:
             yield Fault("LANE.ENV", f"{name} stands in lane_engine_env and in lane_jit_caches", "one of them", "")
     for name in secrets:
-        if not _ENV_NAME.fullmatch(name):
+        if not _ENV_NAME.fullmatch(str(name or "")):
             yield Fault("LANE.ENV", f"lane_secret_env holds {name!r:.20}", "names of variables, never values", "")
 
 

@@ -467,3 +467,21 @@ def test_a_large_step_of_a_small_window_takes_what_the_window_takes() -> None:
     made, _ = lane_schema.resolve(variables, OPTIONS, "s1")
     check = the("BUDGET.SCORING", budget.checks(made, "s1"))
     assert (check.status, "4,096 tokens × 154,880 rows" in check.found) == ("warn", True)
+
+
+def test_a_token_of_another_type_is_not_passed_by_the_old_number() -> None:
+    """fp8 to bf16 doubles the cache, and nobody measured it: unknown, never a pass."""
+    variables = lane_files.variables_of("glm53_dcp4_nvfp4")
+    made, _ = lane_schema.resolve({**variables, "lane_kv_cache_dtype": "auto"}, OPTIONS, "s1")
+    check = the("BUDGET.CONTEXT", budget.checks(made, "s1"))
+    assert check.status == "warn"
+    assert "measured with nvfp4_ds_mla, and lane_kv_cache_dtype is auto" in check.found
+
+
+@pytest.mark.parametrize(("shared", "status", "gib"), [(4, "pass", "2.48"), (2, "pass", "4.96"), (1, "fail", "9.91")])
+def test_fewer_ranks_that_share_a_cache_hold_more_of_it_each(shared: int, status: str, gib: str) -> None:
+    variables = lane_files.variables_of("glm53_dcp4_nvfp4")
+    more = {"lane_engine_args_override": {"--decode-context-parallel-size": shared}}
+    made, _ = lane_schema.resolve({**variables, **more}, OPTIONS, "s1")
+    check = the("BUDGET.CONTEXT", budget.checks(made, "s1"))
+    assert (check.status, f"need {gib} GiB" in check.found) == (status, True), check

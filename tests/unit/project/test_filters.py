@@ -66,8 +66,8 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     layer = json.dumps({"lane_engine_args_override": {"--max-model-len": 1}})
     rc, text = run_preflight(tmp_path, "-e", "lane_max_modellen=8192", "-e", "lane_port=many", "-e", layer)
     assert rc == 2
-    # Rules about values come after their names and types are right.
-    assert "Set lane_max_model_len instead." not in text
+    # One mistake hides no other.
+    assert "Set lane_max_model_len instead." in text
     assert "LANE.NAMES  all  lane_max_modellen is no variable of a lane" in text
     assert "Did you mean lane_max_model_len?" in text
     assert "lane_port: 'many' is no whole number" in text

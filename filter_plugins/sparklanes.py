@@ -480,6 +480,7 @@ class FilterModule:
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,
             "sparklanes_engine": gates_forcing.engine,
+            "sparklanes_forcing_said": gates_forcing.said,
             "sparklanes_frozen_engine": gates_forcing.frozen_engine,
             "sparklanes_ground": dicts(gates_ground.ground),
             "sparklanes_gate_a": gate_a,

@@ -49,3 +49,18 @@ def test_without_a_folder_nobody_is_asked() -> None:
     board = Board("", "s1", "")
     board.post("x")
     assert board.read() == (False, "")
+
+
+def test_a_full_disk_of_the_controller_ends_no_boot(tmp_path: Path) -> None:
+    """Where the folder can't be made or written, the hosts tell each other elsewhere."""
+    (tmp_path / "full").write_text("")
+    head, worker = boards(tmp_path / "full" / "board")
+    spare = head._folders()[-1]
+    try:
+        worker.post("the rank ended")
+        assert head.read() == (False, "s2 failed first: the rank ended")
+        assert spare.stat().st_mode & 0o777 == 0o700
+    finally:
+        for path in spare.glob("*"):
+            path.unlink()
+        spare.rmdir()

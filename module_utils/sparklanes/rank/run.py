@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.sparklanes.common import clock
 from ansible.module_utils.sparklanes.common.commands import Run
-from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT
+from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable
 from ansible.module_utils.sparklanes.common.sizes import MIB
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker
 from ansible.module_utils.sparklanes.docker.jit_cache import measure
@@ -87,13 +87,21 @@ class Rank:
             return self._stop(timeout_seconds)
 
     def _start(self, release: str, secret_env: Mapping[str, Any]) -> dict[str, Any]:
-        spec = self.store.spec(release)
+        frozen = self.store.release_folder(release) / "rank.json"
+        try:
+            spec = self.store.spec(release)
+            name = str((spec or {}).get("container"))
+            # The command asks for every part, and each of its words is a text.
+            if spec is not None and not all(isinstance(word, str) for word in docker_create_argv(spec)):
+                raise TypeError("a word of its command is no text")
+        except (Unreadable, KeyError, TypeError, AttributeError, ValueError) as error:
+            said = str(error) if isinstance(error, Unreadable) else f"{frozen} is no rank that can be started ({error!r})"
+            self.fail(f"{said}. No container was touched; launch the release again, which freezes it anew")
         if spec is None:
             self.fail(
-                f"release {release} is not frozen on this Spark ({self.store.release_folder(release)}/rank.json is missing). "
+                f"release {release} is not frozen on this Spark ({frozen} is missing). "
                 "Run playbooks/launch.yml, which freezes it on every rank before anything is stopped"
             )
-        name = spec["container"]
         for box in self.ours():
             if box.running and (box.name != name or box.release != release):
                 self.fail(

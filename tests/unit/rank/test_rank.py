@@ -211,6 +211,28 @@ def test_a_container_of_ours_by_name_only_is_left_alone(bench: Bench) -> None:
     assert len(bench.docker()["containers"]) == 1
 
 
+@pytest.mark.parametrize("key", ["container", "image", "mounts", "options", "labels", "env", "secret_env", "command"])
+@pytest.mark.parametrize("value", ["missing", None, 5, [5]])
+def test_a_spec_that_is_none_starts_nothing_and_is_named(bench: Bench, key: str, value: Any) -> None:
+    path = bench.store.release_folder(RELEASE) / "rank.json"
+    spec = json.loads(path.read_text())
+    del spec[key]
+    path.write_text(json.dumps(spec if value == "missing" else {**spec, key: value}))
+    result = bench("started")
+    assert bench.touched() == []
+    assert result["failed"]
+    assert "Traceback" not in result["msg"]
+
+
+def test_a_half_written_spec_starts_nothing_and_is_named(bench: Bench) -> None:
+    path = bench.store.release_folder(RELEASE) / "rank.json"
+    path.write_text('{"schema": ')
+    result = bench("started")
+    assert f"{path} can't be read" in result["msg"]
+    assert "freezes it anew" in result["msg"]
+    assert bench.touched() == []
+
+
 @pytest.mark.parametrize("how", ["broken", "broken and done", "given back", "unreadable"])
 @pytest.mark.parametrize("verb", ["stopped", "started"])
 def test_who_lost_the_lock_touches_no_container(bench: Bench, verb: str, how: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL
-from ansible.module_utils.sparklanes.common.registered import HostVars, Look, looks, results
+from ansible.module_utils.sparklanes.common.registered import NO_ANSWER, HostVars, Look, looks, results
 from ansible.module_utils.sparklanes.release.cause import unknown, weigh
 from ansible.module_utils.sparklanes.release.transaction import DEATHS_BEFORE_A_PERSON, DeploymentState, deaths, unreadable
 
@@ -112,7 +112,13 @@ def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
     failures = {host: dict(one) for host, one in results(hostvars, hosts, "rank_failure").items() if one}
     heard = next((one for one in failures.values() if one.get("msg")), {})
     words = {host: str(one["msg"]) for host, one in failures.items() if one.get("msg")}
-    return reason(looks(hostvars, hosts, "rank_autopsy"), {**heard, "said": words})
+    asked = results(hostvars, hosts, "rank_autopsy")
+    # Ansible takes a host that it can't reach out of the run, also out of its rescue: it has neither result.
+    gone = [host for host, one in results(hostvars, hosts, "rank_failure").items() if one is None and asked[host] is None]
+    seen = looks(hostvars, hosts, "rank_autopsy") | {host: Look(None, NO_ANSWER, silent=True) for host in gone}
+    if gone and not heard:
+        heard = {"msg": f"{', '.join(gone)} could not be reached over ssh any more"}
+    return reason(seen, {**heard, "said": words})
 
 
 def what_to_restore(

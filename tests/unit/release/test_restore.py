@@ -201,3 +201,12 @@ def test_what_is_restored_carries_the_spec_of_each_rank() -> None:
     }
     now = {host: facts(last_good=GOOD) | {"last_good": kept[host]} for host in kept}
     assert restore(now, {}, BAD)["specs"] == {"s1": {"node": "s1"}, "s2": {"node": "s2"}}
+
+
+def test_a_host_that_left_the_run_is_named_instead_of_no_message() -> None:
+    """Its ssh refused after the stop: Ansible runs no rescue on it, and the others have nothing to say."""
+    seen = registered(["s1", "s2"], rank_autopsy={"s1": rank()}, rank_failure={"s1": {"task": "", "msg": ""}})
+    why = rules.why_it_failed(seen, ["s1", "s2"])
+    assert why["sentence"].startswith("s2 could not be reached over ssh any more.")
+    assert "s2 did not answer" in why["sentence"]
+    assert "without a message" not in why["sentence"]

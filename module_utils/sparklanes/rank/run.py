@@ -8,7 +8,9 @@ Module `rank` does it for a playbook, the unit of role spark_boot after a power 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -155,6 +157,9 @@ class Rank:
         ]
         if absent:
             self.fail(f"{', '.join(absent)}: to be mounted into the rank, and missing on this Spark. Run site.yml to stage it")
+        changed = [source for mount in spec.get("mounts") or [] if _changed(source := str(mount["source"]))]
+        if changed:
+            self.fail(f"{', '.join(changed)}: its content is not what its folder is named by. Run site.yml to stage it anew")
         found = ImageStore(self.run, Path(self.root, "images")).find(spec["image"], spec.get("image_ids") or [])
         if found is None:
             self.fail(f"image {spec['image']} is not on this Spark. Run site.yml to pull it")
@@ -216,6 +221,15 @@ def _free_name(folder: Path, label: str) -> Path:
     """A second log of one attempt does not overwrite the first."""
     names = [f"{label}.log", *(f"{label}.{again}.log" for again in range(2, 100))]
     return next((folder / name for name in names if not (folder / name).exists()), folder / names[-1])
+
+
+def _changed(source: str) -> bool:
+    """Whether an overlay or extra, which lies by the sha256 of its content (`rank.spec.overlay_path`), holds something else by now."""
+    named = re.search(r"/overlays/([0-9a-f]{64})/[^/]+$", source)
+    if not named or not Path(source).is_file():
+        return False
+    with Path(source).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() != named[1]
 
 
 def lend(path: Path) -> None:

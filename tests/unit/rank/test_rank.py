@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import threading
@@ -388,3 +389,19 @@ def test_the_log_of_a_rank_is_saved_while_it_runs_on(bench: Bench) -> None:
     assert Path(result["saved"][0]["path"]).read_text().startswith("the log of")
     assert bench.docker()["containers"][0]["State"]["Running"]
     assert bench.calls("stop") == bench.calls("rm") == []
+
+
+def test_an_overlay_whose_bytes_changed_starts_in_no_rank(bench: Bench) -> None:
+    """A restore starts what was frozen, and looks at each overlay again: its folder is named by its content."""
+    content = b"print('patched')\n"
+    overlay = bench.tmp / "overlays" / hashlib.sha256(content).hexdigest() / "patch.py"
+    overlay.parent.mkdir(parents=True)
+    overlay.write_bytes(content)
+    bench.freeze(RELEASE, mounts=[{"source": str(overlay), "target": "/x/patch.py", "read_only": True}])
+    assert bench("started")["changed"]
+    bench("stopped")
+    overlay.write_bytes(content + b"#")
+    result = bench("started")
+    assert result["failed"]
+    assert f"{overlay}: its content is not what its folder is named by" in result["msg"]
+    assert bench.docker()["containers"] == []

@@ -509,6 +509,7 @@ class FilterModule:
             "sparklanes_rank_drift": lane_rank_drift,
             "sparklanes_rank_spec": lane_rank_spec,
             "sparklanes_fabric_file": fabric_file,
+            "sparklanes_fabrics": fabrics_of,
             "sparklanes_ranks_text": lane_ranks_text,
             # quality
             "sparklanes_bank": teacher_forcing_bank,

@@ -56,6 +56,8 @@ class Runner:
             say(f"release {self.good} serves and is last good")
             return
         say("site.yml, a launch, its bank, and a launch that is judged by it")
+        if held := self.fleet.held():  # of a run that was ended
+            self._must("playbooks/recover.yml", "-e", f"break_lock={held}", "-e", "recover_to=nothing")
         self._must("site.yml")
         self._must("playbooks/launch.yml", "-e", "launch_forget_deaths=true")
         if not (self.fleet.home / "banks/sandbox_tiny.json.gz").exists():

@@ -47,6 +47,6 @@ def test_health_is_one_table(fleet: Fleet) -> None:
         assert id_ in told.out
     fleet.on("spark-2", "echo 77 > /proc/sys/vm/swappiness")
     try:
-        fleet.play("playbooks/health.yml").failed("spark-2 HOST.SWAPPINESS: 77, 10 after a boot")
+        fleet.play("playbooks/health.yml").failed("HOST.SWAPPINESS spark-2 77, 10 after a boot")
     finally:
         fleet.on("spark-2", "echo 10 > /proc/sys/vm/swappiness")

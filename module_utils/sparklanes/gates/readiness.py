@@ -70,7 +70,9 @@ def lock(host: str, facts: Facts, transaction: str, break_lock: str = "") -> Che
     else:
         # Its age is counted where it lies: the clock of a controller knows nothing of it.
         why = refusal(Transaction.from_dict(known), transaction, float(known.get("age_seconds") or 0), break_lock)
-    return judged("LOCK.FREE", host, not why, why or "free", "free", "")
+    # What to type belongs below the table: in a column it would be wrapped.
+    found, _, remedy = why.partition(". ")
+    return judged("LOCK.FREE", host, not why, found or "free", "free", remedy)
 
 
 def deaths(facts: Mapping[str, Facts | None], deployment: str, forgotten: bool = False) -> list[Check]:

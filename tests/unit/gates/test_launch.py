@@ -97,7 +97,9 @@ def test_a_persons_decisions_lift_what_they_name_and_nothing_else() -> None:
     known = world({"s1": facts(transaction=other, deployment_state={"deaths": ["a", "b"]}), "s2": facts()})
     assert failed(gate_a(known)) == {"s1 LOCK.FREE", "sparks DEATHS.EXPLAINED"}
     (row,) = [check for check in gate_a(known) if check.id == "LOCK.FREE" and check.status == "fail"]
-    assert row.remedy.endswith("playbooks/recover.yml -e break_lock=theirs"), "what to type is no part of a column, which is wrapped"
+    assert row.remedy.endswith("playbooks/recover.yml -e break_lock=theirs"), (
+        "what to type is no part of a column, which is wrapped"
+    )
     assert "playbooks" not in row.found
     assert failed(gate_a(known, break_lock="theirs")) == {"sparks DEATHS.EXPLAINED"}
     assert failed(gate_a(known, break_lock="true")) == {"s1 LOCK.FREE", "sparks DEATHS.EXPLAINED"}

@@ -66,7 +66,7 @@ options:
       status:
         description: What the deployment does now.
         type: str
-        choices: [serving, serving-unbanked, restored, suspect, stopped, failed]
+        choices: [serving, serving-unbanked, restored, restored-judged, suspect, stopped, failed]
       lane:
         description: The lane that runs.
         type: str
@@ -132,6 +132,10 @@ deployment_state:
   description: The state of the deployment on this Spark, empty where it was not read.
   returned: always
   type: dict
+opened_now:
+  description: Whether this very call opened the transaction. One that was open before was interrupted, and goes on.
+  returned: when state=acquired
+  type: bool
 held:
   description: Whether this transaction holds the lock of this Spark. In check mode no lock was taken, and none is asked for.
   returned: when state=held
@@ -228,7 +232,12 @@ def answer(params: dict[str, Any], now: clock.Moment, write: bool) -> dict[str, 
         return {"changed": False, "transaction": store.renew(asked, now).to_dict(), "deployment_state": {}}
     # A check took no lock that it could renew.
     transaction, state = store.acquire(asked, now, params["break_lock"], write)
-    return {"changed": False, "transaction": transaction.to_dict(), "deployment_state": state.to_dict()}
+    return {
+        "changed": False,
+        "transaction": transaction.to_dict(),
+        "deployment_state": state.to_dict(),
+        "opened_now": transaction.opened == asked.opened,
+    }
 
 
 if __name__ == "__main__":

@@ -181,6 +181,27 @@ def test_part_of_a_serving_deployment_is_neither_launched_nor_stopped(fleet: Fle
     assert fleet.ranks() == before
 
 
+def test_a_lock_that_one_rank_refuses_is_given_back_on_the_other(fleet: Fleet) -> None:
+    before = fleet.ranks()
+    path = "/var/lib/sparklanes/deployments/sparks/transaction.json"
+    held = {
+        "id": "of-another",
+        "phase": "boot",
+        "controller": "elsewhere",
+        "opened": 0,
+        "heartbeat": time.time(),
+        "lease_seconds": 900,
+    }
+    fleet.on("spark-2", f"echo '{json.dumps(held)}' > {path}")
+    try:
+        fleet.play("playbooks/stop.yml").failed("of-another of elsewhere", "holds the lock", "break_lock=of-another")
+        assert fleet.transaction("spark-1") == {}
+        assert fleet.transaction("spark-2") == held
+    finally:
+        fleet.on("spark-2", f"rm -f {path}")
+    assert fleet.ranks() == before
+
+
 def test_a_lane_that_does_not_boot_gives_way_to_the_last_good_one(fleet: Fleet) -> None:
     good = fleet.state()["current"]
     # A flag that the engine does not know would be refused before the stop; what a value means shows only in the boot.

@@ -92,7 +92,7 @@ def _least_free(facts: Facts) -> str:
 def _toolkit(facts: Facts) -> str:
     told = (facts.get("docker") or {}).get("toolkit") or {}
     version = told.get("version") or ("without a version" if told.get("hook") else "")
-    return f"{version} mode {told.get('mode') or '?'}" if version else ""
+    return f"{version}, mode {told.get('mode') or '?'}" if version else ""
 
 
 def _model(facts: Facts) -> str:

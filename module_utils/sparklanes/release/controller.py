@@ -21,6 +21,8 @@ from ansible.module_utils.sparklanes.release.transaction import STOPPED
 
 # As they are made below: a note that somebody else wrote names no file and no option by its id.
 _ID = re.compile(r"[0-9TZ]{16}-[0-9a-z]+")
+# Where role rank registers what taking the lock brought, on rank 0 and on the others.
+LOCKS = ("rank_lock_head", "rank_lock_worker")
 
 
 def run_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str]:
@@ -182,9 +184,16 @@ def at_rest(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
 
 
 def lock_is_back(hostvars: HostVars, hosts: Sequence[str], name: str) -> bool:
-    """Whether no host may hold the lock any more. `name`: of the variable in which closing it was registered; who never had it skips."""
-    found = [result or {} for result in results(hostvars, hosts, name).values()]
-    return all("deployment_state" in result or "skipped" in result for result in found)
+    """Whether no host may hold the lock any more. `name`: of the variable in which closing it was registered; who never had it skips.
+
+    Who went on with a transaction that was open before (LOCKS) skips it too, and holds it.
+    """
+
+    def back(host: str, result: Mapping[str, Any]) -> bool:
+        taken = [hostvars[host].get(lock) or {} for lock in LOCKS]
+        return "deployment_state" in result or ("skipped" in result and all(lock.get("opened_now", True) for lock in taken))
+
+    return all(back(host, result or {}) for host, result in results(hostvars, hosts, name).items())
 
 
 def lost(hostvars: HostVars, hosts: Sequence[str], name: str) -> str:

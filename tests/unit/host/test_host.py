@@ -164,8 +164,8 @@ def test_proprietary_modules_are_a_warning_and_no_driver_is_judged_elsewhere() -
 @pytest.mark.parametrize(
     ("change", "id_", "words"),
     [
-        ({"docker__toolkit": {"version": "1.18.0", "mode": "auto"}}, "PARITY.TOOLKIT", "1.18.0 mode auto"),
-        ({"docker__toolkit": {"version": "1.17.8", "mode": "cdi"}}, "PARITY.TOOLKIT", "1.17.8 mode cdi"),
+        ({"docker__toolkit": {"version": "1.18.0", "mode": "auto"}}, "PARITY.TOOLKIT", "1.18.0, mode auto"),
+        ({"docker__toolkit": {"version": "1.17.8", "mode": "cdi"}}, "PARITY.TOOLKIT", "1.17.8, mode cdi"),
         ({"docker__toolkit": {"version": "", "mode": "", "hook": ""}}, "PARITY.TOOLKIT", "not measured"),
         ({"docker__default_runtime": "nvidia"}, "PARITY.RUNTIME", "nvidia"),
     ],

@@ -238,6 +238,13 @@ def test_the_note_of_a_transaction_stays_while_a_rank_may_hold_its_lock(other: A
     assert controller.lock_is_back(seen, ["s1", "s2"], "closed") is back
 
 
+@pytest.mark.parametrize(("opened_now", "back"), [(True, True), (False, False)])
+def test_who_went_on_with_an_interrupted_transaction_and_closed_nothing_holds_it_still(opened_now: bool, back: bool) -> None:
+    closed = {"s1": {"deployment_state": {}}, "s2": {"skipped": True}}
+    seen = registered(["s1", "s2"], closed=closed, rank_lock_worker={"s2": {"deployment_state": {}, "opened_now": opened_now}})
+    assert controller.lock_is_back(seen, ["s1", "s2"], "closed") is back
+
+
 def test_a_deployment_is_at_rest_only_where_every_rank_says_so() -> None:
     """Then there is nothing to recover, and nothing is started."""
     rest: dict[str, Any] = {

@@ -11,7 +11,7 @@ module: fabric_watch
 short_description: Watch the fabric while ranks boot
 description:
   - Starts a job that sends bytes to and fro over TCP to every other rank, on each rail, every 2 seconds, and answers theirs. What does
-    not come back stands in C(/run/sparklanes/fabric/DEPLOYMENT.json), which M(rank_info) reads.
+    not come back stands in C(/run/sparklanes/fabric/DEPLOYMENT.json), which C(rank_info) reads.
   - The job ends by itself after O(seconds).
 options:
   deployment:

@@ -11,7 +11,7 @@ module: rank_info
 short_description: Tell how the rank of a deployment on this Spark is doing
 description:
   - Reads the rank's container and its log, how far its boot is, what it measured, why it failed.
-  - While the rank can be waiting for the others, a fabric over which nothing gets through is its failure, as M(fabric_watch) noted it.
+  - While the rank can be waiting for the others, a fabric over which nothing gets through is its failure, as C(fabric_watch) noted it.
   - A container that ended is a failure whatever its exit code says. A crashed head was seen to exit with 0.
   - While the container runs and O(health_url) answers 200, a line of the log alone is a C(warning) and no failure. A rank on TCP sockets where RDMA was
     asked for has failed all the same.

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
 from ansible.module_utils.sparklanes.common.secrets import secret_name, secret_value
 
 # A decision of one run (launch_restart, bank_accept, prune_confirm) is no part of the next: variables named after a verb stay behind.
@@ -116,6 +115,8 @@ def repeated(raws: Iterable[str], replaced: set[str]) -> list[str]:
 def variables(raw: str) -> dict[str, Any]:
     """What one -e sets: `a=1 b=2`, JSON or YAML. What nobody can read sets nothing."""
     if raw.lstrip()[:1] in ("{", "["):
+        import yaml  # here, not above: what Ansible ships to a Spark has to import without it
+
         try:
             data = yaml.safe_load(raw)
         except yaml.YAMLError:

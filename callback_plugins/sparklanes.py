@@ -190,8 +190,10 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
             if text.strip() and text not in self._closing:
                 self._closing.append(text)
         elif text.strip() and not self._full:
-            brief = any(mark.endswith("brief") for mark in marks)
-            self._once(str(result.task._uuid), words.folded(text) if brief else text)
+            if any(mark.endswith("brief") for mark in marks):
+                name = result.task.get_name().rpartition(" : ")[2].strip()
+                text = words.folded(text, of=name[:1].lower() + name[1:])
+            self._once(str(result.task._uuid), text)
 
     def _once(self, group: str, text: str) -> None:
         """Equal words of several hosts are said once."""

@@ -65,8 +65,8 @@ def message(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def folded(text: str, most: int = 3) -> str:
-    """A table of checks without its passed rows, which are counted; one with few of them stays whole."""
+def folded(text: str, most: int = 3, of: str = "") -> str:
+    """A table of checks without its passed rows, which are counted; one with few of them stays whole. of: what was checked."""
     lines = text.splitlines()
     kept, passes, inside = [], 0, False
     for line in lines:
@@ -79,7 +79,7 @@ def folded(text: str, most: int = 3) -> str:
         return text
     # After the rows that ask for a look, before what to do about them.
     place = next((number for number, line in enumerate(kept) if line.startswith("→")), len(kept))
-    return "\n".join([*kept[:place], f"PASS  {passes} checks", *kept[place:]])
+    return "\n".join([*kept[:place], f"PASS  {passes} checks{f' of {of}' if of else ''}", *kept[place:]])
 
 
 def named(host: str, text: str) -> str:

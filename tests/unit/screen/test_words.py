@@ -94,6 +94,7 @@ PASS  K.L   all  fine
 
 def test_passed_checks_are_counted_and_nothing_else_is_lost() -> None:
     assert words.folded(TABLE).splitlines() == [*TABLE.splitlines()[:3], "PASS  4 checks", "→ s1 A.B: mend it"]
+    assert "PASS  4 checks of gate A" in words.folded(TABLE, of="gate A").splitlines()
     assert words.folded(TABLE, most=4) == TABLE
     assert words.folded("no table") == "no table"
 

@@ -289,8 +289,16 @@ def test_what_only_several_hosts_can_break() -> None:
 
 
 def test_every_rule_of_preflight_has_a_mutation() -> None:
-    """Those of traps have theirs in test_traps.py, those of memory in test_budget.py, those of the controller in test_filters.py."""
-    here = {id for id, _, _ in RULES} | {id for _, id in FORMATS.values()} | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
+    """Those of traps have theirs in test_traps.py, those of memory in test_budget.py, those of the controller in test_filters.py.
+
+    DEPLOYMENT.NODES is of gate A (test_readiness.py).
+    """
+    here = (
+        {"DEPLOYMENT.NODES"}
+        | {id for id, _, _ in RULES}
+        | {id for _, id in FORMATS.values()}
+        | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
+    )
     here |= {
         "INVENTORY.ADDRESS",
         "INVENTORY.HOSTS",

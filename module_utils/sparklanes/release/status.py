@@ -317,9 +317,14 @@ def rows_of(hostvars: HostVars, hosts: Sequence[str]) -> list[Row]:
 
 
 def askable(hostvars: HostVars, hosts: Sequence[str]) -> bool:
-    """Whether to ask for a generation: every rank runs. Behind a dead or paused one it would only time out."""
+    """Whether to ask for a generation: every rank runs, over a fabric that is up.
+
+    Behind a dead or paused one it would only time out. Over a link that is down it would end engines that could outlast it idle.
+    """
     rows = rows_of(hostvars, hosts)
     seen = [row.rank.facts for row in rows]
+    if len(rows) > 1 and any(row.fabric.get("errors") for row in rows):
+        return False
     return all(rank and rank.get("running") and not paused(rank) for rank in seen) and bool((seen[0] or {}).get("api"))
 
 

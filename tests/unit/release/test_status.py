@@ -188,6 +188,14 @@ def test_a_generation_is_asked_for_only_where_every_rank_can_help() -> None:
     assert not status.askable({"s1": known({**good, "api": {}}), "s2": known(good)}, ["s1", "s2"])
 
 
+def test_no_generation_is_sent_over_a_link_that_is_down() -> None:
+    rank, api = {"running": True, "container": {}}, {"api": {"host": "h", "port": 1}}
+    down = {"roce_fabric": {"errors": [{"code": "LINK_DOWN", "message": "fab0 is down"}]}}
+    seen: dict[str, Any] = {"s1": {"status_rank": {**rank, **api}}, "s2": {"status_rank": rank, **down}}
+    assert not status.askable(seen, ["s1", "s2"])
+    assert status.askable({"s1": {"status_rank": {**rank, **api}, **down}}, ["s1"]), "one rank alone needs no fabric"
+
+
 def test_how_long_ago() -> None:
     assert [status.ago(seconds) for seconds in (-1, 59, 119, 120, 7199, 7200, 200_000)] == [
         "0 s", "59 s", "119 s", "2 min", "119 min", "2 h", "2 d"

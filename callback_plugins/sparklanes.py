@@ -239,7 +239,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         self._failed(result, text, bool(result.task.ignore_unreachable))
 
     def _failed(self, result: Any, text: str, ignored: bool) -> None:
-        host = result.host.get_name()
+        # What is done once for all runs on some host, of which it tells nothing.
+        host = "" if result.task.run_once else result.host.get_name()
         if not ignored and rescuers(result.task) is None:
             self._failures.append((host, text))
             return

@@ -69,6 +69,12 @@ def failing(text: str, **more: Any) -> dict[str, Any]:
     return {"name": "It fails", "ansible.builtin.fail": {"msg": text}, **more}
 
 
+def test_what_fails_once_for_all_is_said_of_no_host(tmp_path: Path) -> None:
+    run = Run(tmp_path, [failing("Gate A stopped the launch: s2 NODE.DOCKER", run_once=True)]).done()
+    assert run.rc != 0
+    assert run.box[1] == "Gate A stopped the launch: s2 NODE.DOCKER."
+
+
 QUIET = {"name": "Nothing to see", "ansible.builtin.set_fact": {"x": 1}}
 
 
@@ -214,7 +220,7 @@ def test_an_attempt_that_is_refused_leaves_a_receipt_with_its_reason_and_log(tmp
     assert run.rc == 2
     assert "Nothing was stopped or changed." in run.box
     receipt = json.loads((tmp_path / "pair" / ID / "receipt.json").read_text(encoding="utf-8"))
-    assert receipt["outcome"] == {"status": "refused", "reason": "s1: gate A said no."}
+    assert receipt["outcome"] == {"status": "refused", "reason": "gate A said no."}
     assert (receipt["deployment"], receipt["transaction"], receipt["verb"]) == ("pair", ID, "trial")
     assert receipt["gates"]["A"]["verdict"] == "fail"
     assert "TASK [Gate]" in (tmp_path / "pair" / ID / "ansible.log").read_text(encoding="utf-8")

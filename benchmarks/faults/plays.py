@@ -134,7 +134,7 @@ def run(root: Path, playbook: str, *arguments: str, limit: float = LIMIT) -> Pla
 
 # --- moments
 
-JOINED = "world_size=2 rank=0|Starting to load model|Loading weights took"
+JOINED = "Starting to load model|Loading weights took|KV cache size"
 
 
 def _ranks_run(fleet: Fleet, seconds: float) -> bool:

@@ -19,13 +19,23 @@ QUESTIONS = ("node", "cause", "serves", "logs", "ends")
 Results = Mapping[str, Mapping[str, Any]]
 
 
+# The tests of the reader name in HEALTHY the recorded logs in which nothing is amiss: whole names, or how names begin.
+HEALTHY = {"test_enginelog.py": ".", "test_enginelog_gpu.py": "gpu"}
+
+
 def healthy_logs(root: Path) -> list[str]:
-    """Names of the recorded logs in which nothing is amiss: what the tests of the reader say of them (HEALTHY)."""
-    source = ast.parse((root / "tests/unit/engine/test_enginelog.py").read_text(encoding="utf-8"))
-    for node in source.body:
-        if isinstance(node, ast.Assign) and [target.id for target in node.targets if isinstance(target, ast.Name)] == ["HEALTHY"]:
-            return [str(name) for name in ast.literal_eval(node.value)]
-    return []
+    """Recorded logs in which nothing is amiss, below tests/fixtures/engine."""
+    found: list[str] = []
+    logs = root / "tests/fixtures/engine"
+    for test, folder in HEALTHY.items():
+        source = ast.parse((root / "tests/unit/engine" / test).read_text(encoding="utf-8"))
+        for node in source.body:
+            if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == "HEALTHY" for one in node.targets):
+                names = tuple(str(name) for name in ast.literal_eval(node.value))
+                found += [
+                    str(path.relative_to(logs)) for path in sorted((logs / folder).glob("*.log")) if path.name.startswith(names)
+                ]
+    return found
 
 
 def log_alarms(root: Path) -> list[tuple[str, list[str]]]:
@@ -39,8 +49,11 @@ def log_alarms(root: Path) -> list[tuple[str, list[str]]]:
 
     found = []
     for name in healthy_logs(root):
+        # Those on GPUs were recorded in two ranks of one machine, over sockets.
         text = (root / "tests/fixtures/engine" / name).read_text(encoding="utf-8", errors="replace")
-        found.append((name, [failure.code for failure in engine_log.read(text).failures]))
+        found.append(
+            (name, [failure.code for failure in engine_log.read(text, "socket" if name.startswith("gpu/") else "roce").failures])
+        )
     return found
 
 

@@ -19,6 +19,8 @@ _AROUND = re.compile(r"^.*The filter plugin '[^']*' failed: ", re.DOTALL)
 _TASK = re.compile(r"^(?:Task failed: )?(?:Module failed: |Action failed: )?")
 _TEMPLATE = re.compile(r"^(?:Finalization of task args for|Error while (?:resolving|evaluating))")
 PASSED = "All assertions passed"
+# How a failure begins that only its output explains: of a command until ansible-core 2.20, from 2.21 on, and of a module that broke.
+SAYS_NOTHING = ("non-zero return code", "The command exited with a non-zero return code", "Module result deserialization")
 FOLDED = re.compile(r"^PASS\b")
 
 
@@ -50,12 +52,14 @@ def failure(result: Result) -> str:
         return clean(_AROUND.sub("", text, count=1)).strip()
     text = _TASK.sub("", text)
     more = ""
-    if not text or "MODULE FAILURE" in text.upper() or text.startswith(("non-zero return code", "Module result deserialization")):
+    if not text or "MODULE FAILURE" in text.upper() or text.startswith(SAYS_NOTHING):
         outputs = [
             str(result.get(name) or "").strip() for name in ("stderr", "module_stderr", "exception", "stdout", "module_stdout")
         ]
         more = next((output.splitlines()[-1] for output in outputs if output), "")
-    return clean(": ".join(part for part in (text.rstrip(": "), more) if part)).strip() or "failed without a word"
+    return (
+        clean(": ".join(part for part in (text.rstrip(":. " if more else ": "), more) if part)).strip() or "failed without a word"
+    )
 
 
 def message(value: Any) -> str:

@@ -35,6 +35,14 @@ def test_nothing_that_a_terminal_obeys_is_left(raw: str, shown: str) -> None:
         ({"msg": "spark-1: no room."}, "spark-1: no room."),
         ({"msg": ["one", "two"]}, "one\ntwo"),
         (
+            {
+                "msg": "Task failed: Action failed: The command exited with a non-zero return code.",
+                "stderr": "a\noops",
+                "stdout": "x",
+            },
+            "The command exited with a non-zero return code: oops",
+        ),
+        (
             {"msg": "Task failed: Module failed: non-zero return code", "stderr": "a\noops", "stdout": "x"},
             "non-zero return code: oops",
         ),

@@ -26,7 +26,7 @@ def serving(fleet: Fleet) -> Fleet:
 
 
 def test_a_fabric_that_is_cut_in_a_boot_is_named_in_seconds_and_nothing_starts_over_it(serving: Fleet) -> None:
-    run = serving.start("playbooks/launch.yml", "-e", "launch_restart=true")
+    run = serving.start("playbooks/launch.yml", "-e", "lane_max_num_seqs=7")  # another release than what is last good
     assert run.stdout
     for line in run.stdout:
         if "starting" in line or "waiting for the other ranks" in line:

@@ -126,7 +126,7 @@ readiness:
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome), C(error) and C(listened)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
-    C(current_nodes) (of the release that runs, as it was frozen), C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
+    C(current_nodes) (of the release that runs, as it was frozen; null where that is not known, C(current_unread) says why), C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.
   returned: always
   type: dict
@@ -200,6 +200,22 @@ def gpu_seen(boxes: list[Container] | None) -> dict[str, Any]:
     return found
 
 
+def nodes_of(store: Store, state: dict[str, Any]) -> list[str]:
+    """Who runs the release that serves, as it was frozen: the inventory may name fewer by now. ValueError where that is not known."""
+    if state.get("unreadable"):
+        raise ValueError(str(state["unreadable"]))
+    release = str(state.get("current") or "")
+    if not release:
+        return []
+    manifest = store.manifest(release)
+    if manifest is None:
+        raise ValueError(f"release {release}, which serves, is not frozen on this Spark any more")
+    nodes = manifest.get("nodes") or []
+    if not isinstance(nodes, list):
+        raise Unreadable(store.release_folder(release) / "release.json", f"its nodes are {type(nodes).__name__}, not a list")
+    return [str(node) for node in nodes]
+
+
 def recorded(store: Store) -> dict[str, Any]:
     """Lock, state and last good release. What is there and can't be read says so in its place: it is never taken for absent."""
     facts: dict[str, Any] = {"transaction": {}, "releases": [], "last_good": {}}
@@ -215,11 +231,12 @@ def recorded(store: Store) -> dict[str, Any]:
         facts["deployment_state"], good = state.to_dict(), state.last_good
     except Unreadable as error:
         facts["deployment_state"], good = {"unreadable": unreadable_state(error)}, ""
+    # Each in a try of its own: a damaged release that runs says nothing of the last good one, and the other way round.
     try:
-        # Who runs it, as it was frozen: the inventory may name fewer by now.
-        current = str(facts["deployment_state"].get("current") or "")
-        manifest = (store.manifest(current) if current else None) or {}
-        facts["current_nodes"] = [str(node) for node in manifest.get("nodes") or []]
+        facts["current_nodes"] = nodes_of(store, facts["deployment_state"])
+    except (OSError, ValueError) as error:
+        facts |= {"current_nodes": None, "current_unread": str(error)}
+    try:
         facts["releases"] = store.releases()
         kept = (store.spec(good), store.manifest(good)) if good else (None, None)
         if kept[0] and kept[1]:

@@ -142,7 +142,17 @@ def name_free(host: str, facts: Facts, spec: Facts) -> Check:
 
 def nodes_kept(host: str, facts: Facts, hosts: Sequence[str]) -> Check:
     """Every Spark of the release that runs belongs to the deployment still: a rank on another one would be left running, unseen."""
-    left = [node for node in facts.get("current_nodes") or [] if node not in hosts]
+    expected = "all Sparks of the release that serves"
+    nodes = facts.get("current_nodes", [])  # nobody named any where nothing serves
+    if nodes is None:
+        release = (facts.get("deployment_state") or {}).get("current")
+        remedy = (
+            f"Bring release.json of release {release} back from another rank (it is the same on all), "
+            if release
+            else "Mend that, "
+        ) + "or stop what serves first: playbooks/stop.yml with the inventory that it was launched with."
+        return judged("DEPLOYMENT.NODES", host, None, f"not known: {facts.get('current_unread') or 'not read'}", expected, remedy)
+    left = [node for node in nodes if node not in hosts]
     names = ", ".join(left)
     return judged(
         "DEPLOYMENT.NODES",
@@ -151,7 +161,7 @@ def nodes_kept(host: str, facts: Facts, hosts: Sequence[str]) -> Check:
         f"what serves runs on {names} too, which the deployment does not hold any more"
         if left
         else "the same Sparks as before, or more",
-        "all Sparks of the release that serves",
+        expected,
         f"Stop it while {names} still belongs to the deployment: playbooks/stop.yml with the inventory as it was. Or on {names}: docker stop -t 30 "
         "CONTAINER, then here playbooks/stop.yml.",
     )

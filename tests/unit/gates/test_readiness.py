@@ -477,7 +477,21 @@ def test_a_deployment_that_shrank_leaves_no_rank_behind() -> None:
     assert (kept.status, kept.id) == ("fail", "DEPLOYMENT.NODES")
     assert "runs on s2 too" in kept.found
     assert "playbooks/stop.yml" in kept.remedy
-    for nodes in (["s1", "s2"], ["s1"], [], None):
+    for nodes in (["s1", "s2"], ["s1"], []):
         assert readiness.nodes_kept("s1", facts(current_nodes=nodes), ["s1", "s2"]).status == "pass"
+    assert readiness.nodes_kept("s1", facts(), ["s1", "s2"]).status == "pass", "nothing serves"
     made = gate_a({host: facts(current_nodes=["s1", "s2", "s3"]) for host in HOSTS})
     assert made["s1 DEPLOYMENT.NODES"].status == "fail"
+
+
+def test_who_runs_what_serves_is_no_pass_where_it_was_not_read() -> None:
+    unread = {"current_nodes": None, "current_unread": "release.json can't be read (it is empty)"}
+    made = readiness.nodes_kept("s1", facts(**unread, deployment_state={"current": "a" * 12}), ["s1", "s2"])
+    assert (made.status, made.found) == ("fail", "not known: release.json can't be read (it is empty)")
+    assert "a" * 12 in made.remedy
+    assert "from another rank" in made.remedy
+    assert "playbooks/stop.yml" in made.remedy
+    state = readiness.nodes_kept("s1", facts(**unread, deployment_state={"unreadable": "x"}), ["s1", "s2"])
+    assert (state.status, "release.json" in state.remedy) == ("fail", False)
+    assert verdict([readiness.nodes_kept("s1", facts(current_nodes=None), ["s1"])]) == "fail"
+    assert gate_a({host: facts(**unread) for host in HOSTS})["s1 DEPLOYMENT.NODES"].status == "fail"

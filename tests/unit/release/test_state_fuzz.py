@@ -134,6 +134,51 @@ def test_a_look_says_what_it_could_not_read(node: Path, run_module: RunModule, n
     assert "playbooks/recover.yml" in part["unreadable"] or "Copy it from another rank" in part["unreadable"]
 
 
+def two_releases(node: Path) -> Store:
+    """A serves, and B is what was last good."""
+    laid_out(node)
+    (node / "deployments/sparks/state.json").write_text(json.dumps({**STATE, "last_good": B}))
+    shutil.copytree(node / "releases" / A, node / "releases" / B)
+    return Store("sparks", str(node))
+
+
+NOT_READ = [*RAW, b'{"nodes": 5}', b'{"nodes": {"a": 1}}', None]
+
+
+@pytest.mark.parametrize("raw", range(len(NOT_READ)))
+def test_a_damaged_release_that_serves_leaves_the_last_good_one_readable(node: Path, raw: int) -> None:
+    store, path = two_releases(node), node / f"releases/{A}/release.json"
+    content = NOT_READ[raw]
+    path.unlink() if content is None else path.write_bytes(content)
+    seen = readiness_info.recorded(store)
+    assert seen["current_nodes"] is None
+    assert (str(path) if content is not None else A) in seen["current_unread"]
+    assert seen["last_good"]["manifest"] == {"lane": "l", "nodes": ["a"]}
+    assert seen["releases"] == [A, B]
+
+
+@pytest.mark.parametrize("raw", range(len(RAW)))
+@pytest.mark.parametrize("name", ["release.json", "rank.json"])
+def test_a_damaged_last_good_release_leaves_readable_who_serves(node: Path, name: str, raw: int) -> None:
+    store, path = two_releases(node), node / f"releases/{B}" / name
+    path.write_bytes(RAW[raw])
+    seen = readiness_info.recorded(store)
+    assert str(path) in seen["last_good"]["unreadable"]
+    assert (seen["current_nodes"], seen.get("current_unread")) == (["a"], None)
+
+
+def test_who_serves_is_not_known_by_a_state_that_is_not_read(node: Path) -> None:
+    store = two_releases(node)
+    store.state_path.write_bytes(b"{")
+    seen = readiness_info.recorded(store)
+    assert seen["current_nodes"] is None
+    assert "state.json" in seen["current_unread"]
+    store.state_path.write_text(json.dumps({**STATE, "current": "", "status": "stopped"}))
+    assert readiness_info.recorded(store)["current_nodes"] == [], "nothing serves"
+    store.state_path.unlink()
+    assert readiness_info.recorded(store)["current_nodes"] == []
+
+
 @pytest.mark.parametrize("kind", ["a folder", "a link", "no access", "too large"])
 def test_what_is_no_file_of_ours_is_not_absent(node: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out(node)

@@ -12,6 +12,7 @@ short_description: Tell how the rank of a deployment on this Spark is doing
 description:
   - Reads the rank's container and its log, how far its boot is, what it measured, why it failed.
   - While the rank can be waiting for the others, a fabric over which nothing gets through is its failure, as C(fabric_watch) noted it.
+  - Which container is the rank's is not asked of Docker alone. Where the note of what was started here can't be read the module fails and names that file.
   - A container that ended is a failure whatever its exit code says. A crashed head was seen to exit with 0.
   - While the container runs and O(health_url) answers 200, a line of the log alone is a C(warning) and no failure. A rank on TCP sockets where RDMA was
     asked for has failed all the same.
@@ -135,7 +136,6 @@ from ansible.module_utils.sparklanes.common.files import STATE_ROOT
 from ansible.module_utils.sparklanes.common.text import said
 from ansible.module_utils.sparklanes.docker.containers import (
     DEED_SECONDS,
-    LABEL_DEPLOYMENT,
     LABEL_LANE,
     Container,
     Docker,
@@ -258,16 +258,16 @@ def main() -> None:
     }  # fmt: skip
     now = datetime.now(UTC).timestamp()
     try:
-        # A copy of a rank has its label too.
-        boxes = owned.told(docker.containers(f"label={LABEL_DEPLOYMENT}={params['deployment']}"), params["root"])
-        boxes = [box for box in boxes if box.deployment == params["deployment"]]
+        store = Store(params["deployment"], params["root"])
+        # A copy of a rank has its label too. Where the note of what was started can't be read, no rank is not the answer.
+        boxes = owned.ours(docker, store, write=False)
         if not boxes:
             if params["evidence"]:
                 result["evidence"] = evidence.gather(None, None, now)
             module.exit_json(changed=False, **result)
         box = next((one for one in boxes if one.running), boxes[0])
         text, last = log_of(box, params["log_lines"] if box.running else MOST_LINES)
-    except DockerError as error:
+    except (DockerError, ValueError) as error:  # Unreadable is a ValueError, and so is a deployment that can have no folder
         module.fail_json(msg=str(error))
     log = engine_log.read(text, params["transport"])
     age = round(max(0.0, now - max(last or 0.0, moment(box.started_at) or 0.0)), 1) if box.running else None
@@ -285,7 +285,7 @@ def main() -> None:
         running=box.running,
         release=box.release,
         lane=box.labels.get(LABEL_LANE, ""),
-        api=frozen_api(Store(params["deployment"], params["root"]), box.release),
+        api=frozen_api(store, box.release),
         finished=bool(failure) or healthy,
         failure=failure,
         job_failed=bool(failure),

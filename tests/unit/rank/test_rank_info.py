@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import rank_info
+from ansible.module_utils.sparklanes.common.registered import look
 from ansible.module_utils.sparklanes.docker.containers import DockerError, parse_inspect
+from ansible.module_utils.sparklanes.gates.readiness import ranks_alive
 from ansible.module_utils.sparklanes.rank import evidence
 from conftest import ROOT, RunModule
 
@@ -177,3 +179,40 @@ def test_a_cut_fabric_fails_a_rank_that_waits_for_others_and_no_other(ask: Ask, 
     assert ask(RUNS, (60, serving))["failure"] == ""
     monkeypatch.setattr(rank_info.watch, "look", lambda deployment: [])
     assert ask(RUNS, (5, "starting"))["failure"] == ""
+
+
+def noted(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "lib/deployments/sparks/container.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"name": "sparklanes-sparks-rank1", "id": 5}', '{"name": [], "id": "c"}'])
+@pytest.mark.parametrize("state", [RUNS, {"Status": "exited", "ExitCode": 137}, None])
+def test_a_rank_does_not_vanish_behind_a_note_that_is_not_read(
+    ask: Ask, tmp_path: Path, text: str, state: dict[str, Any] | None
+) -> None:
+    path = noted(tmp_path, text)
+    for more in ({}, {"evidence": True}):
+        found = ask(state, (5, "serving"), **more)
+        assert found["failed"]
+        assert f"{path} can't be read" in found["msg"]
+        assert "finished" not in found, "a look that failed is asked again, and ends no boot"
+    assert path.read_text() == text
+    row = ranks_alive(["s1"], {"s1": look(found)}, "a" * 12)[0]
+    assert (row.id, row.status) == ("RANK.ALIVE", "fail")
+    assert str(path) in row.found
+
+
+def test_a_look_at_a_rank_writes_no_note_and_sees_no_copy(ask: Ask, tmp_path: Path) -> None:
+    assert ask(RUNS, (5, "serving"))["running"]
+    assert not (tmp_path / "lib").exists()
+    noted(tmp_path, json.dumps({"name": "sparklanes-sparks-rank1", "id": "c" * 64}))
+    assert ask(RUNS, (5, "serving"))["running"]
+    noted(tmp_path, json.dumps({"name": "sparklanes-sparks-rank1", "id": "d" * 64}))
+    assert ask(RUNS, (5, "serving"))["progress"] == "no rank runs here"
+
+
+def test_a_deployment_that_can_have_no_folder_is_said(ask: Ask) -> None:
+    assert "deployment name '../x'" in ask(None, deployment="../x")["msg"]

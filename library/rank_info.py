@@ -34,8 +34,8 @@ options:
     type: str
   log_lines:
     description:
-      - How many of the last lines of the log are read while the rank runs, and at most 50,000 once it has ended. Fewer are where these
-        are over 64 MiB.
+      - How many of the last lines of the log are read while the rank runs, and at most 50,000 once it has ended. Fewer are, down to 100,
+        where one of its two streams has 64 MiB or more of these; what even so few have beyond that is not read.
     type: int
     default: 3000
   evidence:
@@ -163,8 +163,8 @@ def log_of(box: Container, lines: int) -> tuple[str, float | None]:
         rc, out, err = commands.run(argv, seconds=DEED_SECONDS, most_bytes=MOST_BYTES)
         if rc != 0:
             raise DockerError(f"the log of {box.name} could not be read (docker logs: exit {rc}): {said(err[-300:])}")
-        # What is over the limit is cut at its end, where the end of the rank stands: ask for less of it.
-        if len(out) + len(err) < MOST_BYTES // 2 or lines <= FEWEST_LINES:
+        # What is over the limit is cut at its end, where the end of the rank stands: ask for less of it. A character has up to four bytes.
+        if max(len(out.encode()), len(err.encode())) < MOST_BYTES or lines <= FEWEST_LINES:
             # The engine writes to both streams; put in order by their stamps they are one log again.
             return stamped("\n".join(sorted((out + err).splitlines(), key=in_order)))
         lines = max(FEWEST_LINES, lines // 8)

@@ -141,7 +141,7 @@ def test_of_a_log_without_an_end_the_last_lines_are_read(monkeypatch: pytest.Mon
     def run(argv: list[str], **options: Any) -> tuple[int, str, str]:
         lines = int(argv[argv.index("--tail") + 1])
         asked.append(lines)
-        return 0, "2026-12-01T00:00:00Z " + "x" * min(lines * 100, options["most_bytes"]), ""
+        return 0, "2026-12-01T00:00:00Z " + "x" * min(lines * 400, options["most_bytes"]), ""
 
     monkeypatch.setattr(rank_info.commands, "run", run)
     monkeypatch.setattr(rank_info, "MOST_BYTES", 100_000)
@@ -152,6 +152,32 @@ def test_of_a_log_without_an_end_the_last_lines_are_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(rank_info.commands, "run", lambda argv, **_: (1, "", "\x1b[2Jno such container"))
     with pytest.raises(DockerError, match=r"exit 1\): no such container"):
         rank_info.log_of(box, 10)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("letter", ["x", "é", "€", "😀"])
+def test_a_log_that_was_cut_is_known_by_its_bytes(monkeypatch: pytest.MonkeyPatch, letter: str, stream: int) -> None:
+    """With some 100 bytes a line the limit holds 1,000 lines, however many bytes a letter takes: it is asked again only where it was cut."""
+    asked: list[int] = []
+
+    def run(argv: list[str], **options: Any) -> tuple[int, str, str]:
+        asked.append(int(argv[argv.index("--tail") + 1]))
+        line = "2026-12-01T00:00:00Z " + letter * (78 // len(letter.encode())) + "\n"
+        whole = (line * (asked[-1] - 1) + "2026-12-01T00:00:00Z its last words").encode()
+        kept = whole[: options["most_bytes"]].decode(errors="replace")  # as common.commands keeps it
+        return (0, kept, "") if stream == 1 else (0, "", kept)
+
+    monkeypatch.setattr(rank_info.commands, "run", run)
+    monkeypatch.setattr(rank_info, "MOST_BYTES", 100_000)
+    (box,) = parse_inspect('[{"Id": "c", "Name": "/r"}]')
+    assert rank_info.log_of(box, 8000)[0].endswith("its last words")
+    assert asked == [8000, 1000]
+    asked.clear()
+    assert rank_info.log_of(box, 1030)[0].endswith("its last words")
+    assert asked == [1030, 128]
+    asked.clear()
+    assert rank_info.log_of(box, 900)[0].endswith("its last words")
+    assert asked == [900], "it is whole, so it is asked for once"
 
 
 def test_a_cut_fabric_fails_a_rank_that_waits_for_others_and_no_other(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

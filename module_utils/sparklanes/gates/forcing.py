@@ -107,33 +107,12 @@ def bank_checks(
     path: of the bank on the controller, which `bank` was read from; `problem` says why it could not be read, empty where it could.
     """
     mend = f"Bring {path} back whole, or record it again: playbooks/bank.yml. Without it (move the file away) the lane ends as serving-unbanked."
-    wrong = problem or _bank_problem(bank)
+    wrong = problem or "; ".join(banks.bank_problems(bank))
     if wrong:
         return [Check("BANK.READ", deployment, FAIL, f"{path}: {wrong}", "a whole bank", mend)]
     documents = bank["corpus"]["documents"]
     found = f"{path}: {len(documents)} documents, {banks.tokens_to_score(bank['corpus']):,} tokens, {len(bank['runs'])} runs"
     return [Check("BANK.READ", deployment, PASS, found), *_fit(deployment, bank, lane, limits)]
-
-
-def _bank_problem(bank: Any) -> str:
-    """What makes this no bank, in one sentence; empty where it is one."""
-    if not isinstance(bank, Mapping) or bank.get("schema") != banks.BANK_SCHEMA:
-        return f"it is no bank (schema {bank.get('schema')!r})" if isinstance(bank, Mapping) else "it is no bank"
-    try:
-        problems = banks.corpus_problems(bank["corpus"])
-        if not problems and banks.corpus_sha256(bank["corpus"]) != bank.get("corpus_sha256"):
-            problems = ["its corpus does not have the digest that it names"]
-        ids = {doc["id"] for doc in bank["corpus"]["documents"]}
-        if not all(isinstance(token, int) for doc in bank["corpus"]["documents"] for token in doc["token_ids"]):
-            problems.append("it holds tokens that are no numbers")
-        problems += [
-            f"run {n} lacks {len(lack)} documents" for n, run in enumerate(bank["runs"], 1) if (lack := ids - set(run["docs"]))
-        ]
-        if len(bank["runs"]) < 2:
-            problems.append(f"it holds {len(bank['runs'])} run(s), and noise shows only between two")
-    except (KeyError, TypeError, AttributeError) as error:
-        return f"a part of it is missing or of another kind ({type(error).__name__}: {error})"
-    return "; ".join(problems)
 
 
 def _fit(deployment: str, bank: Facts, lane: Facts, limits: Mapping[str, Any] | None) -> list[Check]:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.gates import forcing
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as teacher_forcing_judge
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
@@ -332,6 +333,65 @@ def test_a_tampered_bank_is_invalid(engine: NoisyEngine) -> None:
     bank["corpus"] = copy.deepcopy(bank["corpus"])
     bank["corpus"]["documents"][0]["token_ids"][3] += 1
     assert "digest" in teacher_forcing_judge.judge(bank, engine.record()).reason
+
+
+def _in_run(number: int, doc: str, **change: Any) -> Any:
+    def damage(bank: dict[str, Any]) -> None:
+        run = bank["runs"][number]
+        bank["runs"][number] = {**run, "docs": {**run["docs"], doc: {**run["docs"][doc], **change}}}
+
+    return damage
+
+
+def _drop(bank: dict[str, Any]) -> None:
+    bank["runs"][0] = {**bank["runs"][0], "docs": {"chat-0": bank["runs"][0]["docs"]["chat-0"]}}
+
+
+def _cached(bank: dict[str, Any]) -> None:
+    bank["runs"][1] = {**bank["runs"][1], "cached_tokens": 64}
+
+
+DAMAGE: dict[str, tuple[Any, str]] = {
+    "short": (_in_run(1, "chat-0", lp=[None, -1.0]), "run 2: document chat-0 has 2 logprobs for 235 tokens"),
+    "no list": (_in_run(0, "chat-0", lp=None), "run 1: document chat-0 has 0 logprobs for 235 tokens"),
+    "error": (_in_run(2, "chat-0", error={"kind": "http", "message": "HTTP 500"}), "run 3: document chat-0: http: HTTP 500"),
+    "not a number": (_in_run(0, "chat-0", lp=[None, math.nan, *[-1.0] * 233]), "run 1: document chat-0: nan: position 1"),
+    "from a cache": (_in_run(0, "chat-0", cached=5), "run 1: document chat-0: 5 tokens came from a cache"),
+    "run from a cache": (_cached, "run 2: 64 tokens came from a cache"),
+    "missing": (_drop, "run 1 lacks "),
+    "one run": (lambda bank: bank.update(runs=bank["runs"][:1]), "1 run(s)"),
+    "no runs": (lambda bank: bank.update(runs=None), "another kind"),
+    "odd run": (lambda bank: bank.update(runs=[5, 6]), "another kind"),
+    "odd documents": (lambda bank: bank.update(runs=[{"docs": []}, {"docs": None}]), "another kind"),
+    "schema": (lambda bank: bank.update(schema="x"), "no bank (schema 'x')"),
+    "digest": (lambda bank: bank.update(corpus_sha256="0"), "the digest that it names"),
+    "no corpus": (lambda bank: bank.pop("corpus"), "missing"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_no_lane_can_be_judged_by_is_known_before_the_stop(engine: NoisyEngine, kind: str) -> None:
+    """One list of problems for the gate before the stop and for the judge after the boot."""
+    bank = engine.bank()
+    assert teacher_forcing_bank.bank_problems(bank) == []
+    damage, words = DAMAGE[kind]
+    damage(bank)
+    problems = "; ".join(teacher_forcing_bank.bank_problems(bank))
+    assert words in problems
+    (row,) = forcing.bank_checks("pair", "b.json.gz", bank, "", {})
+    assert (row.id, row.status, row.found) == ("BANK.READ", "fail", f"b.json.gz: {problems}")
+    verdict = teacher_forcing_judge.judge(bank, engine.record())
+    assert verdict.verdict == teacher_forcing_verdict.INVALID
+    assert f"the bank: {problems}" in verdict.reason
+
+
+def test_a_short_canary_without_numbers_leaves_a_bank_one(engine: NoisyEngine) -> None:
+    """It tells of the scorer, and is judged with its pair; nothing else may lack a number."""
+    bank = engine.bank()
+    _in_run(0, teacher_forcing_bank.CANARY_SHORT, error={"kind": teacher_forcing_bank.NAN, "message": "x"})(bank)
+    assert teacher_forcing_bank.bank_problems(bank) == []
+    _in_run(0, teacher_forcing_bank.CANARY_LONG, error={"kind": teacher_forcing_bank.NAN, "message": "x"})(bank)
+    assert "canary-long" in "; ".join(teacher_forcing_bank.bank_problems(bank))
 
 
 # --- floor, small corpora, deterministic engines --------------------------------------------------------

@@ -69,6 +69,74 @@ def corpus_problems(corpus: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def bank_problems(bank: Any) -> list[str]:
+    """Why no lane can be judged by this bank, whatever was scored; empty where one can. Asked before anything is stopped."""
+    return text_problems(bank) or runs_problems(bank)
+
+
+def text_problems(bank: Any) -> list[str]:
+    """As `bank_problems`, of what the bank holds of texts."""
+    if not isinstance(bank, Mapping):
+        return ["it is no bank"]
+    if bank.get("schema") != BANK_SCHEMA:
+        return [f"it is no bank (schema {bank.get('schema')!r})"]
+    try:
+        corpus = bank["corpus"]
+        problems = [f"its corpus: {problem}" for problem in corpus_problems(corpus)]
+        if not problems and corpus_sha256(corpus) != bank.get("corpus_sha256"):
+            problems = ["its corpus does not have the digest that it names"]
+        if not all(isinstance(token, int) for doc in corpus["documents"] for token in doc["token_ids"]):
+            problems.append("it holds tokens that are no numbers")
+    except _ODD as error:
+        return [_odd(error)]
+    return problems
+
+
+def runs_problems(bank: Mapping[str, Any]) -> list[str]:
+    """As `bank_problems`, of its runs, where its texts are what they should be."""
+    try:
+        corpus, runs = bank["corpus"], bank["runs"]
+        ids = {doc["id"] for doc in corpus["documents"]}
+        problems = [] if len(runs) > 1 else [f"it holds {len(runs)} run(s), and noise shows only between two"]
+        for number, run in enumerate(runs, 1):
+            if lack := ids - set(run["docs"]):
+                problems.append(f"run {number} lacks {len(lack)} documents")
+            elif wrong := run_problem(corpus, run, reference=True):
+                problems.append(f"run {number}: {wrong}")
+    except _ODD as error:
+        return [_odd(error)]
+    return problems
+
+
+_ODD = (KeyError, TypeError, AttributeError)
+
+
+def _odd(error: Exception) -> str:
+    return f"a part of it is missing or of another kind ({type(error).__name__}: {error})"
+
+
+def run_problem(corpus: Mapping[str, Any], run: Mapping[str, Any], reference: bool) -> str:
+    """Why a run can't be compared, empty where it can. A document of a lane that could not be scored is judged by itself; one of a
+    reference makes it none, but for the canary that tells of the scorer."""
+    if run.get("cached_tokens") and not run.get("foreign_requests"):
+        return f"{run['cached_tokens']} tokens came from a cache and were not computed"
+    for doc in corpus["documents"]:
+        scored = run["docs"].get(doc["id"])
+        if scored is None:
+            return f"document {doc['id']} is missing"
+        if scored.get("error"):
+            if reference and doc["id"] != CANARY_SHORT:
+                return f"document {doc['id']}: {unusable(scored)}"
+            continue
+        if len(scored.get("lp") or []) != len(doc["token_ids"]):
+            return f"document {doc['id']} has {len(scored.get('lp') or [])} logprobs for {len(doc['token_ids'])} tokens"
+        if scored.get("cached"):
+            return f"document {doc['id']}: {scored['cached']} tokens came from a cache and were not computed"
+        if reference and unusable(scored) and doc["id"] != CANARY_SHORT:
+            return f"document {doc['id']}: {unusable(scored)}"
+    return ""
+
+
 def make_bank(
     records: Iterable[Mapping[str, Any]], engine: Mapping[str, Any], limits: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -12,12 +12,10 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import (
-    BANK_SCHEMA,
-    CANARY_SHORT,
     RECORD_SCHEMA,
-    corpus_problems,
-    corpus_sha256,
-    unusable,
+    run_problem,
+    runs_problems,
+    text_problems,
 )
 from ansible.module_utils.sparklanes.quality.teacher_forcing.stats import Limits
 from ansible.module_utils.sparklanes.quality.teacher_forcing.verdict import RERUN, Findings
@@ -94,7 +92,7 @@ def compare_identity(gate: Findings, pair: Compared, differences: Sequence[str])
 
     The first question that nothing can be judged after ends it; what is plainly different is said with what follows.
     """
-    for question in (_corpus, _tokenizer, _enough_runs, _whole_runs, _logprobs, _ranks):
+    for question in (_corpus, _tokenizer, _reference, _enough_runs, _whole_runs, _logprobs, _ranks):
         question(gate, pair)
         # Another tokenizer was not scored at all: what follows would only complain of that.
         if gate.inconclusive or (question is _tokenizer and gate.failed):
@@ -105,12 +103,9 @@ def compare_identity(gate: Findings, pair: Compared, differences: Sequence[str])
 
 def _corpus(gate: Findings, pair: Compared) -> None:
     bank, record = pair.bank, pair.record
-    problems = [] if bank.get("schema") == BANK_SCHEMA else [f"the bank's schema is {bank.get('schema')!r}, not {BANK_SCHEMA!r}"]
-    problems += [f"the bank's corpus: {problem}" for problem in corpus_problems(pair.corpus)] if not problems else []
+    problems = [f"the bank: {problem}" for problem in text_problems(bank)]
     if record.get("schema") != RECORD_SCHEMA:
         problems.append(f"the record's schema is {record.get('schema')!r}, not {RECORD_SCHEMA!r}")
-    if not problems and corpus_sha256(pair.corpus) != bank.get("corpus_sha256"):
-        problems.append("the bank's corpus does not have the digest that the bank names")
     if not problems and record.get("corpus_sha256") != bank.get("corpus_sha256"):
         problems.append(
             f"another corpus was scored ({str(record.get('corpus_sha256'))[:12]}) than the bank holds ({str(bank['corpus_sha256'])[:12]})"
@@ -119,25 +114,23 @@ def _corpus(gate: Findings, pair: Compared) -> None:
         gate.unjudged(ID, "; ".join(problems), remedy=RERUN)
 
 
+def _reference(gate: Findings, pair: Compared) -> None:
+    problems = runs_problems(pair.bank)
+    if problems:
+        gate.unjudged(ID, f"the bank: {'; '.join(problems)}", remedy="Record the reference again, and make the bank anew.")
+
+
 def _enough_runs(gate: Findings, pair: Compared) -> None:
     least = max(2, pair.limits.candidate_runs)
-    if len(pair.reference) < 2:
-        gate.unjudged(
-            ID,
-            f"the bank holds {len(pair.reference)} run(s), and noise shows only between two",
-            remedy="Record more runs of the reference.",
-        )
-    elif len(pair.runs) < least:
+    if len(pair.runs) < least:
         gate.unjudged(ID, f"this lane was scored {len(pair.runs)} time(s)", f"{least} runs", "Score it again with more runs.")
 
 
 def _whole_runs(gate: Findings, pair: Compared) -> None:
-    for what, held in (("the bank", pair.reference), ("the record", pair.runs)):
-        for index, run in enumerate(held, 1):
-            wrong = _run_problem(pair.corpus, run, what)
-            if wrong:
-                gate.unjudged(ID, f"run {index} of {what}: {wrong}", remedy=RERUN)
-                return
+    for index, run in enumerate(pair.runs, 1):
+        if wrong := run_problem(pair.corpus, run, reference=False):
+            gate.unjudged(ID, f"run {index} of the record: {wrong}", remedy=RERUN)
+            return
 
 
 def _logprobs(gate: Findings, pair: Compared) -> None:
@@ -198,23 +191,3 @@ def _remarks(gate: Findings, pair: Compared, differences: Sequence[str]) -> None
         f"one identity, {limits.reference_runs} runs of {limits.reference_boots} boots in the bank",
         " ".join(remedies),
     )
-
-
-def _run_problem(corpus: Mapping[str, Any], run: Mapping[str, Any], what: str) -> str:
-    if run.get("cached_tokens") and not run.get("foreign_requests"):
-        return f"{run['cached_tokens']} tokens came from a cache and were not computed"
-    for doc in corpus["documents"]:
-        scored = run["docs"].get(doc["id"])
-        if scored is None:
-            return f"document {doc['id']} is missing"
-        if scored.get("error"):
-            if what == "the bank" and doc["id"] != CANARY_SHORT:
-                return f"document {doc['id']}: {unusable(scored)}"
-            continue
-        if len(scored.get("lp") or []) != len(doc["token_ids"]):
-            return f"document {doc['id']} has {len(scored.get('lp') or [])} logprobs for {len(doc['token_ids'])} tokens"
-        if scored.get("cached"):
-            return f"document {doc['id']}: {scored['cached']} tokens came from a cache and were not computed"
-        if what == "the bank" and unusable(scored) and doc["id"] != CANARY_SHORT:
-            return f"document {doc['id']}: {unusable(scored)}"
-    return ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import corpus_problems, corpus_sha256
+from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import corpus_sha256, text_problems
 
 
 def too_long(corpus: Mapping[str, Any], longest: int | None) -> list[Mapping[str, Any]]:
@@ -23,9 +23,9 @@ def fitting(corpus: Mapping[str, Any], longest: int | None) -> Mapping[str, Any]
 
 def fitted(bank: Mapping[str, Any], longest: int | None) -> tuple[Mapping[str, Any], str]:
     """The bank without what is too long, and a sentence about it; itself where nothing is, and where it can't be trusted as it is."""
-    corpus = bank.get("corpus") or {}
-    if not longest or corpus_problems(corpus) or corpus_sha256(corpus) != bank.get("corpus_sha256"):
+    if not longest or text_problems(bank):
         return bank, ""
+    corpus = bank["corpus"]
     less = fitting(corpus, longest)
     if less is corpus:
         return bank, ""

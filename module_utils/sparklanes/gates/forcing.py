@@ -5,7 +5,6 @@ the bank that a launch will be judged by can judge it at all: asked before anyth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,19 +47,15 @@ def frozen_engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts) -> dic
     }
 
 
-# As quality.teacher_forcing.measures.hint writes it.
-_PART = re.compile(r"vocabulary part (\d+) of (\d+)")
-
-
 def said(forcing: Facts, hosts: Sequence[str]) -> str:
     """Why teacher forcing refuses, in one sentence: the node where the numbers name one, then what they point at. The report has the rest.
 
-    forcing: verdict, reason, hint and checks, as `judge` made them. hosts: in rank order; a part of the vocabulary lies on one rank only
+    forcing: verdict, reason, hint, vocabulary_part and checks, as `judge` made them. hosts: in rank order; a part of the vocabulary lies on one rank only
     where there are as many parts as ranks.
     """
     hint, reason = str(forcing.get("hint") or ""), str(forcing.get("reason") or "")
-    found = _PART.search(hint)
-    node = hosts[int(found[1])] if found and int(found[2]) == len(hosts) and int(found[1]) < len(hosts) else ""
+    found = forcing.get("vocabulary_part") or {}
+    node = hosts[int(found["part"])] if found and int(found["of"]) == len(hosts) else ""
     failed = [check for check in forcing.get("checks") or [] if check.get("status") == FAIL]
     more = f" ({len(failed)} checks failed, the report above names each)" if len(failed) > 1 else ""
     told = hint or reason or "it gave no reason"

@@ -246,7 +246,13 @@ def test_ranks_that_live_without_an_answer_of_the_engine_do_not_pass() -> None:
 def test_what_teacher_forcing_refuses_is_one_sentence_with_node_and_hint_first() -> None:
     checks = [{"id": id_, "status": "fail", "found": "x" * 500} for id_ in ("TF.BIAS", "TF.BANDS")]
     hint = "only tokens of vocabulary part 1 of 2: the embedding or head shard of that rank"
-    forcing_ = {"verdict": "fail", "reason": "bias -1.2 nat", "hint": hint, "checks": checks}
+    forcing_ = {
+        "verdict": "fail",
+        "reason": "bias -1.2 nat",
+        "hint": hint,
+        "vocabulary_part": {"part": 1, "of": 2},
+        "checks": checks,
+    }
     text = forcing.said(forcing_, ["s1", "s2"])
     assert text == f"s2: {hint}: bias -1.2 nat (2 checks failed, the report above names each)"
     assert forcing.said(forcing_, ["s1", "s2", "s3"]).startswith("only tokens"), "three ranks do not split two parts"

@@ -151,6 +151,12 @@ def test_one_wrong_head_shard_is_named(engine: NoisyEngine, bank: dict[str, Any]
     verdict = teacher_forcing_judge.judge(bank, engine.record(engine.vocabulary_part(2, 4, 0.6)))
     assert verdict.verdict == teacher_forcing_verdict.FAILED
     assert "vocabulary part 2 of 4" in verdict.hint
+    told = verdict.to_dict()
+    assert told["vocabulary_part"] == {"part": 2, "of": 4}
+    assert forcing.said(told, ["s0", "s1", "s2", "s3"]).startswith("s2: only tokens of vocabulary part 2 of 4")
+    other = teacher_forcing_judge.judge(bank, engine.record(engine.soup())).to_dict()
+    assert other["vocabulary_part"] is None
+    assert forcing.said(other, ["s0", "s1", "s2", "s3"]).startswith(other["hint"])
 
 
 def test_a_short_bad_canary_blames_the_scorer(engine: NoisyEngine, bank: dict[str, Any]) -> None:

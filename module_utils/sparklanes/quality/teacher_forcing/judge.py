@@ -54,10 +54,12 @@ def judge(
     numbers = Limits.for_lane(same_kv, bank.get("limits"), limits)
     differences = [*differences_of(bank.get("engine") or {}, engine), *([left_out] if left_out else [])]
 
-    def ended(verdict: str, reason: str, hint: str = "", comparison: Comparison | None = None) -> Verdict:
+    def ended(
+        verdict: str, reason: str, hint: str = "", comparison: Comparison | None = None, part: tuple[int, int] | None = None
+    ) -> Verdict:
         documents = list((bank.get("corpus") or {}).get("documents") or [])
         texts = {**(bank.get("texts") or {}), **(record.get("texts") or {})}
-        return Verdict(verdict, reason, gate.checks, hint, numbers, comparison, documents, texts, differences)
+        return Verdict(verdict, reason, gate.checks, hint, numbers, comparison, documents, texts, differences, part)
 
     compare_identity(gate, Compared(bank, record, engine, numbers), differences)
     if gate.inconclusive:
@@ -102,7 +104,7 @@ def judge(
         measure(gate, comparison, numbers)
     pattern = hint(comparison, numbers, same_kv)
     if gate.failed:
-        return ended(FAILED, gate.failed[0], pattern, comparison)
+        return ended(FAILED, gate.failed[0], pattern.text, comparison, pattern.part)
     if gate.inconclusive:
         return ended(INVALID, gate.inconclusive[0], "", comparison)
     total = comparison.total
@@ -110,6 +112,6 @@ def judge(
         PASSED,
         f"{total.n} tokens: ratio {total.ratio(numbers.floor_min):.3f}, bias {total.bias:+.4f}, systematic "
         f"{total.sys_rms:.4f} (z {total.sys_z:.1f}); from {comparison.sensitivity(numbers):.3f} nat up it would have failed",
-        pattern if any(check.status == WARN for check in gate.checks) else "",
+        pattern.text if any(check.status == WARN for check in gate.checks) else "",
         comparison,
     )

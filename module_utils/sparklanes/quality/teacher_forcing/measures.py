@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
@@ -236,7 +237,15 @@ def scorer_fault(
     return ""
 
 
-def hint(seen: Comparison, limits: Limits, same_kv: bool) -> str:
+@dataclass(frozen=True)
+class Hint:
+    """What a pattern points at: a sentence, empty where it is none, and the only part of the vocabulary that differs, of how many."""
+
+    text: str
+    part: tuple[int, int] | None = None
+
+
+def hint(seen: Comparison, limits: Limits, same_kv: bool) -> Hint:
     """What the pattern of the differences points at."""
     total = seen.total
     ratio = total.ratio(limits.floor_min)
@@ -245,25 +254,30 @@ def hint(seen: Comparison, limits: Limits, same_kv: bool) -> str:
     parts = [part for part, cell in seen.quarters.items() if cell.n >= limits.band_tokens]
     bad_parts = [part for part in parts if _off(seen.quarters[part], limits)]
     if total.bias < -0.5 and bands == bad_bands:
-        return "much less likely everywhere: wrong weights or kernels"
+        return Hint("much less likely everywhere: wrong weights or kernels")
     if len(parts) > 1 and len(bad_parts) == 1:
-        return f"only tokens of vocabulary part {bad_parts[0]} of {max(parts) + 1}: the embedding or head shard of that rank"
+        part = (bad_parts[0], max(parts) + 1)
+        return Hint(f"only tokens of vocabulary part {part[0]} of {part[1]}: the embedding or head shard of that rank", part)
     if bad_bands and bad_bands != bands and 0 not in bad_bands:
         kv = "" if same_kv else ", or the KV cache type"
-        return f"only from position {limits.bands[bad_bands[0]]} up: the merge across ranks, the sparse indexer or an attention window{kv}"
+        return Hint(
+            f"only from position {limits.bands[bad_bands[0]]} up: the merge across ranks, the sparse indexer or an attention window{kv}"
+        )
     documents = sorted({doc for doc, _ in seen.cells})
     bad_documents = [doc for doc in documents if seen.document(doc).n >= limits.band_tokens and _off(seen.document(doc), limits)]
     if bad_documents and len(bad_documents) < len(documents) and bad_bands != bands:
-        return f"only in {', '.join(bad_documents)}: short sequences alone point at the scorer (vLLM #53488), others at what these documents share"
+        return Hint(
+            f"only in {', '.join(bad_documents)}: short sequences alone point at the scorer (vLLM #53488), others at what these documents share"
+        )
     if bad_bands:
-        return "everywhere with little bias: weights, quantization, an overlay or one rank"
+        return Hint("everywhere with little bias: weights, quantization, an overlay or one rank")
     if total.sys_rms > limits.sys_rms and total.sys_z > limits.sys_z:
-        return "a little everywhere: quantization, an overlay or one rank"
+        return Hint("a little everywhere: quantization, an overlay or one rank")
     if total.max_delta > _isolated_limit(total, limits):
-        return "only single tokens: corrupt rows of embedding or head, or KV slots"
+        return Hint("only single tokens: corrupt rows of embedding or head, or KV slots")
     if ratio > limits.ratio and total.sys_z < limits.ratio_z:
-        return "noisier, not wrong"
-    return ""
+        return Hint("noisier, not wrong")
+    return Hint("")
 
 
 # In the order in which a person reads them: the floor is the resolution of all that follow it.

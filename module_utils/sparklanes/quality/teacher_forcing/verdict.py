@@ -31,6 +31,7 @@ class Verdict:
     documents: list[Mapping[str, Any]] = field(default_factory=list)
     texts: Mapping[str, str] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
+    part: tuple[int, int] | None = None  # the only part of the vocabulary that differs, of how many, where the hint says so
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -38,6 +39,7 @@ class Verdict:
             "exit_code": EXIT_CODES[self.verdict],
             "reason": self.reason,
             "hint": self.hint,
+            "vocabulary_part": {"part": self.part[0], "of": self.part[1]} if self.part else None,
             "note": NOTE,
             "checks": [check.to_dict() for check in self.checks],
             "differences": self.differences,

@@ -78,7 +78,6 @@ pruned:
   elements: str
 """
 
-import contextlib
 import shutil
 from typing import Any
 
@@ -142,7 +141,7 @@ def main() -> None:
         new = None in found.values()
         if new:
             actions.append(f"Freeze release {params['release']}")
-        with contextlib.nullcontext() if module.check_mode else alone(params["root"], f"freezes release {params['release']}"):
+        with alone(params["root"], f"freezes release {params['release']}", write=not module.check_mode):
             lost = "" if module.check_mode or not params["transaction"] else store.lost(params["transaction"], clock.now())
             if lost:
                 module.fail_json(msg=f"deployment {params['deployment']}: {lost}. Nothing was frozen or removed here")

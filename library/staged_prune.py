@@ -73,7 +73,6 @@ actions:
 
 import os
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -96,7 +95,7 @@ class Prune:
         self.root = Path(module.params["root"])
         self.docker = Docker(commands.run)
         self.images = ImageStore(commands.run, self.root / "images")
-        self.stores = [Store(entry.name, str(self.root)) for entry in folders(self.root / "deployments")]
+        self.stores = Store("prune", str(self.root)).deployments()
 
     def find(self) -> list[Item]:
         for store in self.stores:
@@ -245,7 +244,7 @@ def main() -> None:
     pruned = module.params["state"] == "pruned"
     try:
         # From the look to the last removal: no launch begins in between that needs what goes.
-        with alone(module.params["root"], "removes what nobody needs") if pruned and not module.check_mode else nullcontext():
+        with alone(module.params["root"], "removes what nobody needs", write=pruned and not module.check_mode):
             prune = Prune(module)
             items = prune.find()
             for item in items if pruned else []:

@@ -43,22 +43,29 @@ def _holder(handle: int) -> str:
     return f"process {pid} ({what})" if pid.isdigit() else "another process"
 
 
+def got(handle: int, seconds: float) -> bool:
+    """Whether the lock of an open file or folder was had within `seconds`. It goes with the handle."""
+    limit = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                return False
+            time.sleep(_EVERY_SECONDS)
+        else:
+            return True
+
+
 @contextlib.contextmanager
 def locked(path: str | Path, what: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Hold the lock at `path` while the block runs. `what`: what is done meanwhile, for whoever is refused. Busy after `seconds`."""
     handle = _opened(Path(path))
     try:
-        limit = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise Busy(
-                        f"{_holder(handle)} on this node holds {path} for more than {seconds:g} s. Wait for it, or look what it does"
-                    ) from None
-                time.sleep(_EVERY_SECONDS)
+        if not got(handle, seconds):
+            raise Busy(
+                f"{_holder(handle)} on this node holds {path} for more than {seconds:g} s. Wait for it, or look what it does"
+            )
         # Only a person reads it: a full disk is no reason to be without the lock.
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)

@@ -9,7 +9,6 @@ overwritten by a later edit. A ledger that can't be read ends the edit before it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import locks
 from ansible.module_utils.sparklanes.common.files import STATE_ROOT, as_json
 from ansible.module_utils.sparklanes.host.tree import Entry, Tree
 
@@ -159,17 +159,10 @@ class Ledger:
         """The records, locked against other runs. What the dict holds when the block ends well is written."""
         with self.tree.folder(LEDGER, make=True) as (folder, _):
             os.fchmod(folder, 0o700)
-            end = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > end:
-                        raise LedgerError(
-                            f"Another run holds {FOLDER} for more than {LOCK_SECONDS:g} s, so nothing was changed. Wait for it"
-                        ) from None
-                    time.sleep(0.05)
+            if not locks.got(folder, LOCK_SECONDS):
+                raise LedgerError(
+                    f"Another run holds {FOLDER} for more than {LOCK_SECONDS:g} s, so nothing was changed. Wait for it"
+                )
             records = self.load()
             self._written = dict(records)
             yield records

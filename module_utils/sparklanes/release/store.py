@@ -44,8 +44,14 @@ def unreferenced(releases: Iterable[str], states: Iterable[DeploymentState], als
 
 
 @contextlib.contextmanager
-def alone(root: str, what: str) -> Iterator[None]:
-    """Nobody else on this Spark reads and changes a transaction, a state or a rank while the block runs. `what`: for whoever is refused."""
+def alone(root: str, what: str, write: bool = True) -> Iterator[None]:
+    """Nobody else on this Spark reads and changes a transaction, a state or a rank while the block runs. `what`: for whoever is refused.
+
+    write: false for a check, which leaves nothing behind, not even the file of the lock.
+    """
+    if not write:
+        yield
+        return
     with locked(Path(root, "deployments", ".lock"), what):
         yield
 
@@ -172,13 +178,8 @@ class Store:
         except Unreadable as error:
             raise Lost(f"whether transaction {mine} still holds the lock is not known: {unreadable_lock(error)}", None) from error
 
-    @contextlib.contextmanager
-    def _alone(self, what: str, write: bool = True) -> Iterator[None]:
-        if not write:  # a check leaves nothing behind, not even the file of the lock
-            yield
-            return
-        with alone(self.root, f"{what} of {self.deployment}"):
-            yield
+    def _alone(self, what: str, write: bool = True) -> contextlib.AbstractContextManager[None]:
+        return alone(self.root, f"{what} of {self.deployment}", write)
 
     def spec(self, release: str) -> dict[str, Any] | None:
         """The frozen rank spec of a release on this Spark, None where it was never frozen here."""

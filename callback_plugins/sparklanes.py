@@ -65,6 +65,10 @@ options:
 UNTOUCHED = "Nothing"
 
 
+def takes_a_lock(task: Any) -> bool:
+    return str(task.action).rpartition(".")[2] == "transaction"
+
+
 class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
     """Ansible's own callback writes the log; what a person needs is said beside it."""
 
@@ -85,7 +89,9 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         self._failures: list[tuple[str, str]] = []
         self._attempt: dict[str, Any] = {}
         self._gates: dict[str, Any] = {}
-        self._new = self._locked = self._ended = False
+        self._new = self._ended = False
+        # Whether a lock may be held, whether a task is asking for one now, whether anything was changed.
+        self._locked = self._asks = self._changed = False
 
     def _ansible(self, colored: bool = False) -> contextlib.AbstractContextManager[None]:
         """While Ansible's own callback speaks: it does so for the log, unless everything is wanted."""
@@ -145,7 +151,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         sys.exit(1)
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        self._task = task.get_name().strip()
+        self._task, self._asks = task.get_name().strip(), takes_a_lock(task)
         with self._ansible():
             super().v2_playbook_on_task_start(task, is_conditional)
 
@@ -169,8 +175,10 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
             super().v2_runner_on_ok(result)
         self._facts(told.get("ansible_facts"))
         action = str(result.task.action).rpartition(".")[2]
-        if action == "transaction" and not told.get("skipped"):
+        if takes_a_lock(result.task) and not told.get("skipped"):
             self._locked = True
+        if told.get("changed") and not context.CLIARGS.get("check"):
+            self._changed = True
         if action == "debug" or (action == "assert" and told.get("msg") not in (None, "", words.PASSED)):
             self._words(result, told, action)
         elif told.get("changed") and context.CLIARGS.get("check") and not self._full:
@@ -232,6 +240,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         told = dict(result.result)
+        self._locked = self._locked or takes_a_lock(result.task)  # the connection may have gone after the lock had come
         with self._ansible():
             super().v2_runner_on_unreachable(result)
         text = words.failure(told)
@@ -314,7 +323,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         """Neither Ansible's clean-ups nor its recap run after ctrl-C."""
         if self._ended or os.getpid() != self._pid:
             return
-        self._muted = False
+        self._locked = self._locked or self._asks
         self._failures.append(
             ("", f"It was interrupted in: {self._task or 'its beginning'}. What is so now: playbooks/status.yml")
         )
@@ -328,7 +337,8 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         if self._attempt:
             outcome = receipts.DONE if not sentences else receipts.FAILED if self._locked else receipts.REFUSED
             self._receipt(status or outcome, sentences)
-            if outcome == receipts.REFUSED and UNTOUCHED not in words.joined(sentences):
+            refused = not status and outcome == receipts.REFUSED
+            if refused and not self._changed and UNTOUCHED not in words.joined(sentences):
                 sentences = [*sentences, f"{UNTOUCHED} was stopped or changed."]
         lines = [*sentences, *self._closing, *recap]
         log = self._terminal.log

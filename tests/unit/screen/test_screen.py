@@ -231,6 +231,15 @@ def test_an_attempt_that_is_refused_leaves_a_receipt_with_its_reason_and_log(tmp
     assert not note.exists(), "no lock was taken: nothing to go on with"
 
 
+def test_where_something_was_changed_nobody_says_that_nothing_was(tmp_path: Path) -> None:
+    written = {"name": "Write", "ansible.builtin.copy": {"content": "x", "dest": str(tmp_path / "bank")}, "run_once": True}
+    run = Run(
+        tmp_path, [attempt(tmp_path), written, failing("the record is no bank", run_once=True)], any_errors_fatal=True
+    ).done()
+    assert run.rc == 2
+    assert not any("Nothing was stopped" in line for line in run.box)
+
+
 def test_a_check_leaves_no_receipt(tmp_path: Path) -> None:
     Run(tmp_path, [attempt(tmp_path), failing("no")], "--check").done()
     assert not (tmp_path / "pair").exists()
@@ -252,6 +261,37 @@ def test_an_interrupted_attempt_says_where_and_its_receipt_too(tmp_path: Path) -
     assert "It was interrupted in: Wait for long." in rest
     receipt = json.loads((tmp_path / "pair" / ID / "receipt.json").read_text(encoding="utf-8"))
     assert receipt["outcome"]["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["asked", "out of reach"])
+def test_what_may_hold_a_lock_is_remembered(tmp_path: Path, gone: bool) -> None:
+    """No result came of the task that takes it: the next run of this controller has to go on with that very transaction."""
+    (tmp_path / "pair").mkdir()
+    note = controller.note_path(tmp_path / "pair", controller.machine())
+    note.write_text(
+        json.dumps({"id": ID, "machine": controller.machine(), "boot": "b", "pid": 1, "started": ""}), encoding="utf-8"
+    )
+    (tmp_path / "library").mkdir()
+    slow = "#!/bin/sh\n# WANT_JSON\nsleep 60\n"
+    (tmp_path / "library/transaction").write_text(slow, encoding="utf-8")
+    task = {"name": "Take the lock", "transaction": {"deployment": "pair"}}
+    run = Run(tmp_path, [attempt(tmp_path), debug("now"), task], hosts={"s1": AWAY if gone else {}})
+    run.environ["ANSIBLE_LIBRARY"] = str(tmp_path / "library")
+    if gone:
+        run.done()
+        out = run.out
+    else:
+        started = subprocess.Popen(run.command, cwd=ROOT, env=run.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)  # fmt: skip
+        assert started.stdout
+        for line in started.stdout:
+            if line.startswith("now"):
+                break
+        time.sleep(3)
+        os.killpg(started.pid, signal.SIGINT)
+        out = started.stdout.read()
+        assert started.wait(timeout=60) != 0
+    assert "Nothing was stopped" not in out
+    assert note.exists()
 
 
 def test_a_log_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:

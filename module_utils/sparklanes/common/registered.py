@@ -63,17 +63,28 @@ def answered(result: Any) -> Facts | None:
     return look(result).facts
 
 
+# How a failure begins that only its output explains: of a command until ansible-core 2.20, from 2.21 on, and of a module that broke.
+_SAYS_NOTHING = ("non-zero return code", "The command exited with a non-zero return code", "Module result deserialization")
+# A module that broke under a terminal prints its traceback to the one output, and ssh its farewell to the other.
+_OUTPUTS = ("stderr", "module_stdout", "stdout", "exception", "module_stderr")
+
+
+def says_nothing(text: str) -> bool:
+    """Whether the message of a failed result leaves it to the output to say why."""
+    return not text or "MODULE FAILURE" in text.upper() or text.startswith(_SAYS_NOTHING)
+
+
+def last_line(result: Facts) -> str:
+    """The last line of what a failed result printed, where a traceback and most programs say why; empty where it printed nothing."""
+    outputs = (str(result.get(name) or "").strip() for name in _OUTPUTS)
+    return next((output.splitlines()[-1].strip() for output in outputs if output), "")
+
+
 def words(result: Facts) -> str:
     """What a result says for itself, on one line: its message, and the last line of a traceback under it."""
     said = " ".join(str(result.get("msg") or "").split())
-    if not said or "MODULE FAILURE" in said.upper():
-        lines = [
-            line.strip()
-            for name in ("module_stderr", "exception", "module_stdout")
-            for line in str(result.get(name) or "").splitlines()
-            if line.strip()
-        ]
-        said = ": ".join([*([said] if said else []), *lines[-1:]])
+    if says_nothing(said) and (more := last_line(result)):
+        said = ": ".join(part for part in (said.rstrip(":. "), " ".join(more.split())) if part)
     return said if len(said) <= LONGEST else f"{said[:LONGEST]} …"
 
 

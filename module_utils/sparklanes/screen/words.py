@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.registered import last_line, says_nothing
+
 Result = Mapping[str, Any]
 
 # ECMA-48: control sequences, strings up to their end (titles, links), other escapes; then single controls, C1 included. Line feeds
@@ -19,8 +21,6 @@ _AROUND = re.compile(r"^.*The filter plugin '[^']*' failed: ", re.DOTALL)
 _TASK = re.compile(r"^(?:Task failed: )?(?:Module failed: |Action failed: )?")
 _TEMPLATE = re.compile(r"^(?:Finalization of task args for|Error while (?:resolving|evaluating))")
 PASSED = "All assertions passed"
-# How a failure begins that only its output explains: of a command until ansible-core 2.20, from 2.21 on, and of a module that broke.
-SAYS_NOTHING = ("non-zero return code", "The command exited with a non-zero return code", "Module result deserialization")
 FOLDED = re.compile(r"^PASS\b")
 
 
@@ -51,12 +51,7 @@ def failure(result: Result) -> str:
     if _AROUND.match(text):
         return clean(_AROUND.sub("", text, count=1)).strip()
     text = _TASK.sub("", text)
-    more = ""
-    if not text or "MODULE FAILURE" in text.upper() or text.startswith(SAYS_NOTHING):
-        outputs = [
-            str(result.get(name) or "").strip() for name in ("stderr", "module_stderr", "exception", "stdout", "module_stdout")
-        ]
-        more = next((output.splitlines()[-1] for output in outputs if output), "")
+    more = last_line(result) if says_nothing(text) else ""
     return (
         clean(": ".join(part for part in (text.rstrip(":. " if more else ": "), more) if part)).strip() or "failed without a word"
     )

@@ -29,6 +29,11 @@ ROW = {"id": "A.B", "host": "s1", "status": "pass", "found": "x"}
         # What `failed_when` has made of a failure.
         ({"failed": False, "failed_when_suppressed_exception": "…", "msg": "hash differs", "part": {}}, "hash differs", True),
         ({"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Traceback\n  x\nKeyError: 'a'\n"}, "MODULE FAILURE: KeyError: 'a'", True),
+        ({"failed": True, "msg": "non-zero return code", "stderr": "a\nno room"}, "non-zero return code: no room", True),
+        ({"failed": True, "msg": "The command exited with a non-zero return code.", "stdout": "no room"},
+         "The command exited with a non-zero return code: no room", True),
+        ({"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Connection to s1 closed.", "module_stdout": "x\nKeyError: 'a'"},
+         "MODULE FAILURE: KeyError: 'a'", True),
         ({"failed": True, "exception": "Traceback\nValueError: no"}, "ValueError: no", True),
         ({"changed": False}, "the module gave no part", True),
         ({"part": None, "msg": "nvidia-smi hangs"}, "nvidia-smi hangs", True),

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.registered import last_line, says_nothing
+from ansible.module_utils.sparklanes.common.text import ESCAPES
 
 Result = Mapping[str, Any]
 
-# ECMA-48: control sequences, strings up to their end (titles, links), other escapes; then single controls, C1 included. Line feeds
-# and tabs stay. Last, what turns the direction of writing around and shows another order than there is.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]")
+# Single controls, C1 included. Line feeds and tabs stay. Last, what turns the direction of writing around and shows another order than
+# there is.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # What Ansible puts around the words of a filter of ours, which were written for people.
 _AROUND = re.compile(r"^.*The filter plugin '[^']*' failed: ", re.DOTALL)
@@ -26,7 +26,7 @@ FOLDED = re.compile(r"^PASS\b")
 
 def clean(text: str) -> str:
     """The text without what a terminal obeys. `\\r\\n` is a line's end, a bare `\\r` (a progress bar) begins another line."""
-    plain = _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    plain = ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return _CONTROLS.sub("", plain)
 
 

@@ -91,19 +91,25 @@ class Board:
 
     def post(self, why: str = "") -> None:
         """This host's part ended: well, or for the reason `why`. A full disk of the controller must not end a boot: then it is said in memory."""
-        folders = self._folders()
-        for place in folders:
+        problems = []
+        for place in self._folders():
             try:
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if place.stat().st_uid != os.getuid():
-                    continue
+                if not self._ours(place):
+                    raise PermissionError(f"{place} is somebody else's")
                 aside = place / f"{self.host}.part"
                 aside.write_text(json.dumps({"failed": why}), encoding="utf-8")
                 aside.rename(place / f"{self.host}.json")
                 return
             except OSError as error:
-                if place == folders[-1]:
-                    raise AnsibleActionFail(f"the hosts of this task can't tell each other how they end: {error}") from error
+                problems.append(str(error))
+        if problems:
+            raise AnsibleActionFail(f"the hosts of this task can't tell each other how they end: {'; '.join(problems)}")
+
+    def _ours(self, place: Path) -> bool:
+        """Whether to believe what lies there. Everybody may write into shared memory; the other folder is where this run keeps its
+        receipts, on a file system that may name other owners than this machine does."""
+        return place == Path(self.folder) or place.stat().st_uid == os.getuid()
 
     def _folders(self) -> list[Path]:
         """Where to post, the wanted place first; each host reads all of them."""
@@ -115,7 +121,7 @@ class Board:
     def read(self) -> tuple[bool, str]:
         """Whether the leader's part ended well, and why another host's part failed (empty where none did)."""
         done = False
-        mine = [place for place in self._folders() if place.is_dir() and place.stat().st_uid == os.getuid()]
+        mine = [place for place in self._folders() if place.is_dir() and self._ours(place)]
         for path in sorted(path for place in mine for path in place.glob("*.json")):
             why = json.loads(path.read_text(encoding="utf-8"))["failed"]
             if path.stem != self.host and why:

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from ansible.errors import AnsibleActionFail
 from conftest import ROOT
 
 
@@ -19,7 +21,8 @@ def plugin() -> Any:
     return made
 
 
-Board = plugin().Board
+long_job = plugin()
+Board = long_job.Board
 
 
 def boards(folder: Path) -> tuple[Any, Any]:
@@ -64,3 +67,23 @@ def test_a_full_disk_of_the_controller_ends_no_boot(tmp_path: Path) -> None:
         for path in spare.glob("*"):
             path.unlink()
         spare.rmdir()
+
+
+def test_owners_of_the_wanted_folder_are_those_of_its_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS and mounts that map users name others: the hosts of a task hear each other all the same."""
+    monkeypatch.setattr(long_job.os, "getuid", lambda: 4242)
+    monkeypatch.setattr(long_job, "SPARE", ())
+    head, worker = Board(str(tmp_path), "s1", "s1"), Board(str(tmp_path), "s2", "s1")
+    worker.post("the rank ended")
+    assert head.read() == (False, "s2 failed first: the rank ended")
+
+
+def test_nobody_posts_into_a_folder_that_somebody_else_put_into_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "full"
+    file.write_text("")
+    monkeypatch.setattr(long_job.os, "getuid", lambda: 4242)
+    monkeypatch.setattr(long_job, "SPARE", (str(tmp_path),))
+    with pytest.raises(AnsibleActionFail, match=r"can't tell each other.*somebody else's"):
+        Board(str(file / "below"), "s1", "s1").post()

@@ -92,7 +92,7 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.files import hash_file, read_json, write_json
 from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.rank import overlays
@@ -202,7 +202,7 @@ class OverlayStage:
                 copy = folder / str(number)
                 rc, _, err = commands.run(["docker", "cp", "--follow-link", f"{box}:{target}", str(copy)], seconds=DEED_SECONDS)
                 if rc == 0 and copy.is_file():
-                    made[target] = overlays.hash_file(copy)
+                    made[target] = hash_file(copy)
                 elif rc == 0 or "could not find the file" in err.lower() or "no such" in err.lower():
                     made[target] = None
                 else:

@@ -135,3 +135,9 @@ def write_json(path: str | Path, data: Any, mode: int = 0o600) -> bool:
         pass
     write_atomically(target, content, mode)
     return True
+
+
+def hash_file(path: Path) -> str:
+    """sha256 without holding the file in memory: a library can have hundreds of megabytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.files import replacing
+from ansible.module_utils.sparklanes.common.files import hash_file, replacing
 from ansible.module_utils.sparklanes.rank.spec import OVERLAY_ROOT, overlay_path
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -111,15 +111,6 @@ def content_faults(file: OverlayFile, where: str, found_sha256: str, text: bytes
         for marker in file.markers
         if marker.encode() not in text
     ]
-
-
-def hash_file(path: Path) -> str:
-    """sha256 without holding the file in memory: a library can have hundreds of megabytes."""
-    made = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            made.update(chunk)
-    return made.hexdigest()
 
 
 def read_faults(file: OverlayFile, path: Path) -> list[str]:

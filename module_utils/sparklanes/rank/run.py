@@ -8,9 +8,7 @@ Module `rank` does it for a playbook, the unit of role spark_boot after a power 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,14 +17,14 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.sparklanes.common import clock
 from ansible.module_utils.sparklanes.common.commands import Run
-from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable
+from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable, hash_file
 from ansible.module_utils.sparklanes.common.sizes import MIB
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker
 from ansible.module_utils.sparklanes.docker.jit_cache import measure
 from ansible.module_utils.sparklanes.docker.logs import Saved
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.host import boots as host_boots
-from ansible.module_utils.sparklanes.rank.spec import docker_create_argv
+from ansible.module_utils.sparklanes.rank.spec import docker_create_argv, overlay_sha256
 from ansible.module_utils.sparklanes.release import owned
 from ansible.module_utils.sparklanes.release.store import Store, alone
 
@@ -104,7 +102,8 @@ class Rank:
                 f"release {release} is not frozen on this Spark ({frozen} is missing). "
                 "Run playbooks/launch.yml, which freezes it on every rank before anything is stopped"
             )
-        for box in self.ours():
+        mine = self.ours()
+        for box in mine:
             if box.running and (box.name != name or box.release != release):
                 self.fail(
                     f"container {box.name} already runs release {box.release or 'unknown'} of deployment {self.store.deployment}; "
@@ -113,7 +112,7 @@ class Rank:
             if box.running:
                 return {"changed": False, "cold": False, "container": {"name": box.name, "id": box.id[:12]}}
         stranger = self.docker.named(name)
-        if stranger is not None and stranger.id not in [box.id for box in self.ours()]:
+        if stranger is not None and stranger.id not in [box.id for box in mine]:
             self.fail(
                 f"a container named {name} exists that sparklanes did not make (image {stranger.image}, {stranger.status}). "
                 f"Remove or rename it by hand; it is never touched from here"
@@ -121,7 +120,9 @@ class Rank:
         local = self.refuse_missing(spec)
         self.actions.append(f"Start {name} from {spec['image']}")
         cold = bool(spec.get("jit_cache")) and not measure(Path(spec["jit_cache"]))[0]
+        made = None
         if not self.check:
+            # Asked again: since then a hand may have removed one.
             for box in self.ours():
                 self.remove(box)
             argv = docker_create_argv({**spec, "image": local})
@@ -132,11 +133,10 @@ class Rank:
             owned.note(self.store, name, made.id if made else "")
             host_boots.add(self.root)
             self.docker.call("start", name)
-        started = None if self.check else self.docker.named(name)
         return {
             "changed": True,
             "cold": cold,
-            "container": {"name": name, "id": started.id[:12] if started else ""},
+            "container": {"name": name, "id": made.id[:12] if made else ""},
             "diff": {"before": "no rank runs\n", "after": f"{name} runs release {release}\n"},
         }
 
@@ -225,11 +225,8 @@ def _free_name(folder: Path, label: str) -> Path:
 
 def _changed(source: str) -> bool:
     """Whether an overlay or extra, which lies by the sha256 of its content (`rank.spec.overlay_path`), holds something else by now."""
-    named = re.search(r"/overlays/([0-9a-f]{64})/[^/]+$", source)
-    if not named or not Path(source).is_file():
-        return False
-    with Path(source).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() != named[1]
+    wanted = overlay_sha256(source)
+    return bool(wanted) and Path(source).is_file() and hash_file(Path(source)) != wanted
 
 
 def lend(path: Path) -> None:

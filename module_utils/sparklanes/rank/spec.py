@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -18,6 +19,12 @@ LOG_OPTIONS = (("--log-driver", "json-file"), ("--log-opt", "max-size=64m"), ("-
 def overlay_path(source: str, sha256: str | None) -> str:
     """Where an overlay or extra lies on a Spark: by content, so that a release finds its own even after the lane changed."""
     return f"{OVERLAY_ROOT}/{sha256 or 'unknown'}/{PurePosixPath(source).name}"
+
+
+def overlay_sha256(path: str) -> str:
+    """Of what content a file is by its place (`overlay_path`, below whatever root); empty where that says none."""
+    named = re.search(r"/overlays/([0-9a-f]{64})/[^/]+$", path)
+    return named[1] if named else ""
 
 
 def _create_options(spec: Mapping[str, Any]) -> list[tuple[str, ...]]:

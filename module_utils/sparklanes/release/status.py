@@ -39,7 +39,6 @@ _NEXT = {
     STOPPED: "playbooks/launch.yml",
     FAILED: "playbooks/launch.yml",
 }
-_MEND = "playbooks/launch.yml heals it, or playbooks/recover.yml starts the last good release"
 NOT_PROBED = Look(None, NOT_ASKED)
 _DEEDS = {"restore": "restoring the last good release", "reboot": "rebooting"}
 
@@ -127,9 +126,7 @@ def open_transaction(rows: Sequence[Row]) -> tuple[str, Facts, float]:
         facts = row.readiness.facts or {}
         held = facts.get("transaction") or {}
         if held.get("id") and not held.get("unreadable"):
-            counted = held.get("age_seconds")
-            age = float(facts.get("time") or 0) - float(held.get("heartbeat") or 0) if counted is None else float(counted)
-            found.append((max(0.0, age), row.host, held))
+            found.append((float(held.get("age_seconds") or 0), row.host, held))
     if not found:
         return "", {}, 0.0
     age, host, held = min(found, key=lambda one: one[0])
@@ -207,7 +204,22 @@ def at_work(rows: Sequence[Row], probe: Look, ended: Sequence[str]) -> Verdict |
     why = "its process is gone" if held.get("id") in ended else f"no heartbeat for {ago(age)}"
     says = f"interrupted while {deed}, in phase '{phase}' ({why}), {by}. Now: {now_serves(rows, probe)}."
     go_on = "playbooks/launch.yml goes on with it" + (f" (-e lane={lane})" if lane else "")
-    return Verdict(says, f"{go_on}, playbooks/recover.yml starts the last good release, -e recover_to=nothing leaves it stopped")
+    if good(rows):
+        return Verdict(says, f"{go_on}, {_RECOVER}, -e recover_to=nothing leaves it stopped")
+    return Verdict(says, f"{go_on}, playbooks/recover.yml -e recover_to=nothing leaves it stopped")
+
+
+_RECOVER = "playbooks/recover.yml starts the last good release"
+
+
+def good(rows: Sequence[Row]) -> bool:
+    """Whether there is a last good release that could come back."""
+    return any(state.get("last_good") for state in recorded(rows).values())
+
+
+def mend(rows: Sequence[Row]) -> str:
+    """What to type where something is broken."""
+    return "playbooks/launch.yml heals it" + (f", or {_RECOVER}" if good(rows) else "")
 
 
 def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] = ()) -> Verdict:
@@ -227,7 +239,7 @@ def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] 
     wrong = down(rows)
     if set(claimed) & set(_SAYS) and wrong:
         more = f"; whether a rank runs on {', '.join(unseen)} could not be seen" if unseen else ""
-        return Verdict(f"BROKEN: {'; '.join([*wrong, *cut(rows)])}{more}. It was {record}.", _MEND)
+        return Verdict(f"BROKEN: {'; '.join([*wrong, *cut(rows)])}{more}. It was {record}.", mend(rows))
     if unseen:
         return Verdict(f"unknown: {record}, but whether a rank runs on {', '.join(unseen)} could not be seen")
     if len(claimed) > 1 or len({str(state.get("current") or "") for state in states.values()}) > 1:
@@ -245,7 +257,7 @@ def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] 
     if works is False and not other and not cut(rows) and (far := booting(rows)):
         return Verdict(f"starting, nothing answers yet: {far}. It was {record}")
     if other or cut(rows) or works is False:
-        return Verdict(f"BROKEN: {'; '.join([*other, *cut(rows), saw])}. It was {record}.", _MEND)
+        return Verdict(f"BROKEN: {'; '.join([*other, *cut(rows), saw])}. It was {record}.", mend(rows))
     if works is None:
         return Verdict(f"unknown: {record} and every rank runs, but the API was not asked for a generation ({why.rstrip('. ')})")
     return Verdict(f"{_SAYS[status]}; every rank runs and {saw}", _NEXT.get(status, ""))

@@ -42,7 +42,15 @@ def row(host: str, status: str = "serving", running: bool = True, rank: dict[str
 
 
 def transaction(phase: str = "boot", **more: Any) -> dict[str, Any]:
-    made = {"id": "t1", "phase": phase, "controller": "me@desk", "opened": NOW - 600, "heartbeat": NOW - 30, "lease_seconds": 900}
+    made = {
+        "id": "t1",
+        "phase": phase,
+        "controller": "me@desk",
+        "opened": NOW - 600,
+        "heartbeat": NOW - 30,
+        "lease_seconds": 900,
+        "age_seconds": 30,
+    }
     return {**made, "lane": "big", "to_release": "b" * 12, "expired": False, **more}
 
 
@@ -186,6 +194,18 @@ def test_a_generation_is_asked_for_only_where_every_rank_can_help() -> None:
     for bad in ({"running": False}, {**good, "container": {"status": "paused"}}, {"unreachable": True}, {"failed": True}, None):
         assert not status.askable({"s1": known({**good, **api}), "s2": known(bad)}, ["s1", "s2"]), bad
     assert not status.askable({"s1": known({**good, "api": {}}), "s2": known(good)}, ["s1", "s2"])
+
+
+def test_nothing_is_offered_that_is_not_there() -> None:
+    """A lane that no launch has judged is not last good: what would bring it back refuses."""
+    for last_good in ("", RELEASE):
+        state = {"status": "serving-unbanked", "lane": "x", "current": RELEASE, "last_good": last_good}
+        broken = [row("s1", deployment_state=state), row("s2", running=False, deployment_state=state)]
+        left = [row("s1", running=False, deployment_state=state, transaction=transaction(expired=True))]
+        for rows in (broken, left):
+            offered = verdict(rows).next
+            assert "playbooks/launch.yml" in offered
+            assert ("starts the last good release" in offered) == bool(last_good)
 
 
 def test_no_generation_is_sent_over_a_link_that_is_down() -> None:

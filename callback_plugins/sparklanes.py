@@ -142,8 +142,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         # Plays for the controller alone are left out under -l, which is as it should be.
         if nobody.FLEET not in str(self._play.hosts):
             return
-        inventory = self._play.get_variable_manager()._inventory
-        groups = {name: [host.name for host in group.get_hosts()] for name, group in inventory.groups.items()}
+        groups = nobody.groups_of(self._play.get_variable_manager()._inventory)
         sources = [str(source) for source in context.CLIARGS.get("inventory") or ()]
         self._failures.append(("", nobody.why(str(context.CLIARGS.get("subset") or ""), groups, sources)))
         self._end([])

@@ -50,7 +50,7 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]  # ansible has
         # A later source may have the host that is named. Then Ansible speaks for itself.
         if not sources or Path(path).parent.resolve() != Path(sources[-1]).resolve():
             return
-        groups = {name: [host.name for host in group.get_hosts()] for name, group in inventory.groups.items()}
+        groups = nobody.groups_of(inventory)
         groups["all"] = list(inventory.hosts)
         if groups["all"] and nobody.unknown(limit, groups):
             display.error(nobody.why(limit, groups, sources), wrap_text=False)

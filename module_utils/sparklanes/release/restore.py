@@ -15,11 +15,6 @@ from ansible.module_utils.sparklanes.release.transaction import DEATHS_BEFORE_A_
 Facts = Mapping[str, Any]
 
 
-def reason(ranks: Mapping[str, Look], failure: Facts) -> dict[str, Any]:
-    """Why it failed, as `release.cause.weigh` finds it in the evidence of all ranks."""
-    return weigh(ranks, failure)
-
-
 def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """Which release to start again, or why none is.
 
@@ -104,7 +99,7 @@ def standing(ranks: Mapping[str, Look]) -> dict[str, Any]:
 
 
 def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
-    """`reason`, from what role rank asked each rank (rank_autopsy) and what failed on it (rank_failure).
+    """`release.cause.weigh`, of what role rank asked each rank (rank_autopsy) and what failed on it (rank_failure).
 
     The host on which a task runs once need not be the one that failed: the first that says something is heard. What each said
     for itself goes beside it: words of Docker or of a full disk are those of the host that said them.
@@ -118,7 +113,7 @@ def why_it_failed(hostvars: HostVars, hosts: Sequence[str]) -> dict[str, Any]:
     seen = looks(hostvars, hosts, "rank_autopsy") | {host: Look(None, NO_ANSWER, silent=True) for host in gone}
     if gone and not heard:
         heard = {"msg": f"{', '.join(gone)} could not be reached over ssh any more"}
-    return reason(seen, {**heard, "said": words})
+    return weigh(seen, {**heard, "said": words})
 
 
 def what_to_restore(

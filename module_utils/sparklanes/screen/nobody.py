@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 
@@ -14,6 +15,11 @@ FLEET = "sparks"
 MADE = ("lane_", "family_", "kit_")
 ITS_OWN = ("all", "ungrouped")
 DONE = "Nothing was done."
+
+
+def groups_of(inventory: Any) -> dict[str, list[str]]:
+    """Group → its hosts, of an inventory as Ansible holds it."""
+    return {name: [host.name for host in group.get_hosts()] for name, group in inventory.groups.items()}
 
 
 def patterns(limit: str) -> list[str]:

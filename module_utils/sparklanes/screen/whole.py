@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-DONE = "Nothing was done."
+from ansible.module_utils.sparklanes.screen.nobody import DONE
+
 # Tags that tasks of this project have by themselves; to skip any other one changes nothing.
 OURS = ("always", "all", "tagged", "untagged")
 # `debug` is linear, with a prompt where a task fails.

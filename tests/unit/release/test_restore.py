@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes.common.registered import Look, look
 from ansible.module_utils.sparklanes.release import restore as rules
+from ansible.module_utils.sparklanes.release.cause import weigh
 from hostvars import registered
 
 FAILED = {"task": "Gate alive", "msg": "Gate alive stopped the launch"}
@@ -17,7 +18,7 @@ def looks(known: dict[str, Any]) -> dict[str, Look]:
 
 
 def reason(ranks: dict[str, Any], failure: dict[str, Any]) -> dict[str, Any]:
-    return rules.reason(looks(ranks), failure)
+    return weigh(looks(ranks), failure)
 
 
 def restore(now: dict[str, Any], why: dict[str, Any], failed: str) -> dict[str, Any]:
@@ -26,10 +27,7 @@ def restore(now: dict[str, Any], why: dict[str, Any], failed: str) -> dict[str, 
 
 def test_a_look_that_failed_is_told_with_its_words_and_restores_nothing() -> None:
     broken = look({"failed": True, "msg": "state.json is no JSON."})
-    assert (
-        "s2 could not be looked at (state.json is no JSON)."
-        in rules.reason({"s1": Look(rank()), "s2": broken}, FAILED)["sentence"]
-    )
+    assert "s2 could not be looked at (state.json is no JSON)." in weigh({"s1": Look(rank()), "s2": broken}, FAILED)["sentence"]
     chosen = rules.restore({"s1": Look(facts()), "s2": broken}, {}, BAD)
     assert (chosen["release"], chosen["refusal"]) == ("", "s2 could not be looked at (state.json is no JSON)")
     assert rules.restore({}, {}, BAD)["release"] == ""

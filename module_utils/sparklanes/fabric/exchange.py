@@ -23,6 +23,7 @@ Facts = Mapping[str, Any]
 PORT = 18731  # beside that of staging (18730); NCCL takes any port of a fabric, so a firewall that stops this one stops NCCL too
 WORD = 4096  # bytes that go to and fro: more than one segment at an MTU of 1500
 SECONDS = 3.0  # for one word there and back: a lost SYN is sent again after 1 s and 3 s
+MOST_AT_ONCE = 64  # who asks at one moment; each rank asks once a rail. Whoever comes on top, a stranger too, is turned away
 WAIT_SECONDS = 10.0  # modules of one task begin within a few seconds of each other
 
 
@@ -37,6 +38,7 @@ class Echo:
         self.errors: dict[str, str] = {}
         self.met: set[tuple[str, str]] = set()
         self._sockets: list[socket.socket] = []
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
         for address in dict.fromkeys(addresses):
             try:
                 listener = socket.create_server((address, port), family=_family(address), backlog=64)
@@ -50,13 +52,18 @@ class Echo:
         with contextlib.suppress(OSError):
             while True:
                 peer, name = listener.accept()
+                if not self._free.acquire(blocking=False):
+                    peer.close()
+                    continue
                 threading.Thread(target=self._answer, args=(peer, address, str(name[0])), daemon=True).start()
 
     def _answer(self, peer: socket.socket, address: str, whose: str) -> None:
-        with contextlib.suppress(OSError), peer:
-            peer.settimeout(SECONDS)
-            peer.sendall(_read(peer))
-            self.met.add((address, whose))
+        try:
+            with contextlib.suppress(OSError), peer:
+                peer.sendall(_read(peer, SECONDS))
+                self.met.add((address, whose))
+        finally:
+            self._free.release()
 
     def close(self) -> None:
         for listener in self._sockets:
@@ -65,10 +72,17 @@ class Echo:
             listener.close()
 
 
-def _read(peer: socket.socket) -> bytes:
-    """A word, or what came of it before the other end closed."""
-    data = bytearray()
-    while len(data) < WORD and (chunk := peer.recv(WORD - len(data))):
+def _read(peer: socket.socket, seconds: float) -> bytes:
+    """A word, or what came of it before the other end closed. TimeoutError where that takes longer, however much comes meanwhile."""
+    data, end = bytearray(), time.monotonic() + seconds
+    while len(data) < WORD:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        peer.settimeout(left)
+        chunk = peer.recv(WORD - len(data))
+        if not chunk:
+            break
         data += chunk
     return bytes(data)
 
@@ -88,7 +102,7 @@ def ask(probe: Facts, seconds: float = SECONDS, port: int = PORT) -> dict[str, A
                 line.bind((source, 0))
             line.connect((str(probe["address"]), port))
             line.sendall(word)
-            back = _read(line)
+            back = _read(line, seconds)
     except ConnectionRefusedError as error:
         return {"outcome": "refused", "error": str(error)}
     except TimeoutError:

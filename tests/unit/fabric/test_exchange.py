@@ -124,3 +124,33 @@ def test_an_echo_leaves_its_port_free() -> None:
         assert echo.errors == {}
         assert exchange.ask(probe(THERE, HERE), 1, port)["outcome"] == "answered"
         echo.close()
+
+
+def test_whoever_sends_byte_after_byte_is_not_waited_for() -> None:
+    """Each byte comes in time, and the word never."""
+    port = free_port()
+
+    def trickle(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer.sendall(b"x")
+                time.sleep(0.1)
+
+    with other_end(port, lambda peer: threading.Thread(target=trickle, args=(peer,), daemon=True).start()):
+        result = exchange.ask(probe(), 0.5, port)
+    assert result["outcome"] == "silent"
+
+
+def test_strangers_that_hold_the_line_are_let_go_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(exchange, "SECONDS", 0.5)
+    port = free_port()
+    echo = exchange.Echo([THERE], port)
+    with contextlib.ExitStack() as held:
+        held.callback(echo.close)
+        lines = [held.enter_context(socket.create_connection((THERE, port))) for _ in range(12)]
+        for line in lines:
+            line.settimeout(10)
+        # Those on top of four are closed at once, the four after their time.
+        assert [line.recv(1) for line in lines] == [b""] * 12
+        assert exchange.ask(probe(), 2.0, port)["outcome"] == "answered"

@@ -46,7 +46,24 @@ class Terminal:
             self.log.write(clean(text))
         muted = self._muted and not text.startswith(PASS_ON)
         if not (muted and screen_only):
-            self._original(text, color=color, stderr=stderr, screen_only=screen_only, log_only=log_only or muted, **more)
+            with self._unless_gone(stderr):
+                self._original(text, color=color, stderr=stderr, screen_only=screen_only, log_only=log_only or muted, **more)
+
+    @contextlib.contextmanager
+    def _unless_gone(self, stderr: bool = False) -> Iterator[None]:
+        """Nobody reads any more (`| head`, a pager that was left, a terminal that is gone): the run goes on, its log has the rest.
+
+        Ansible would end there, or stand still for ever: a worker's line is written by a thread on whose end nobody looks.
+        """
+        try:
+            yield
+        except OSError as error:
+            stream = sys.stderr if stderr else sys.stdout
+            # What Python still holds for the stream would fail again at each write.
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, stream.fileno())
+            os.close(nothing)
+            self.log.write(f"Nobody reads {stream.name} any more ({error.strerror}); what follows stands here alone.")
 
     @contextlib.contextmanager
     def ansible(self, muted: bool, colored: bool = False) -> Iterator[None]:
@@ -64,5 +81,5 @@ class Terminal:
             self.log.write(text)
         with self.ansible(muted=False):
             self._display.display(text, color=color, screen_only=True)
-        with contextlib.suppress(OSError):
+        with self._unless_gone():
             sys.stdout.flush()

@@ -312,3 +312,31 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
         (tmp_path / f"2020010{number:03}.log").touch()
     Log(tmp_path, "x")
     assert len(list(tmp_path.glob("*.log"))) == 50
+
+
+@pytest.mark.parametrize("screen", ["short", "full"])
+@pytest.mark.parametrize("errors_too", [False, True], ids=["output", "both"])
+def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path, screen: str, errors_too: bool) -> None:
+    """`… | head -3`, a pager that was left, a terminal that is gone: a launch must not stand still in its middle, with its lock."""
+    # More than any buffer of a pipe or of Python holds, from live lines of workers too: Ansible hands those over in a thread.
+    tasks = [
+        debug("much " * 20_000),
+        {"name": "A warning", "ansible.builtin.command": "true", "loop": list(range(3))},
+        debug("more " * 20_000),
+    ]
+    tasks += [debug("the last word", run_once=True)]
+    run = Run(tmp_path, tasks)
+    run.environ["SPARKLANES_SCREEN"] = screen
+    going = subprocess.Popen(
+        run.command, cwd=ROOT, env=run.environ, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if errors_too else subprocess.DEVNULL,
+    )  # fmt: skip
+    assert going.stdout
+    going.stdout.read(1)
+    going.stdout.close()
+    try:
+        assert going.wait(timeout=120) == 0
+    finally:
+        going.kill()
+    assert "the last word" in run.log
+    assert "PLAY RECAP" in run.log

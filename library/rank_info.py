@@ -143,6 +143,7 @@ from ansible.module_utils.sparklanes.docker.containers import (
 )
 from ansible.module_utils.sparklanes.docker.refusals import refusal_of
 from ansible.module_utils.sparklanes.engine import log as engine_log
+from ansible.module_utils.sparklanes.engine.failures import ENDS_THOUGH_HEALTHY
 from ansible.module_utils.sparklanes.engine.lines import tells
 from ansible.module_utils.sparklanes.engine.rank_log import Failure, RankLog
 from ansible.module_utils.sparklanes.fabric import watch
@@ -152,8 +153,6 @@ from ansible.module_utils.sparklanes.release.store import Store
 
 # Docker keeps what an engine wrote, and a server writes what it is asked: neither has an end of its own.
 MOST_BYTES, MOST_LINES, FEWEST_LINES = 64 << 20, 50_000, 100
-# Wrong from the boot on, however well it answers.
-ENDS_THOUGH_HEALTHY = frozenset({"socket_fallback"})
 
 
 def log_of(box: Container, lines: int) -> tuple[str, float | None]:

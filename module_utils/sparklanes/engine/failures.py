@@ -11,4 +11,6 @@ from ansible.module_utils.sparklanes.engine.failures_while_serving import WHILE_
 from ansible.module_utils.sparklanes.engine.known import Known
 
 KNOWN: tuple[Known, ...] = (*HARDWARE, *FABRIC, *ENGINE, *WHILE_SERVING)
+# Wrong from the boot on, however well the engine answers.
+ENDS_THOUGH_HEALTHY = frozenset({"socket_fallback"})
 HARDWARE_OR_MEMORY = frozenset(known.code for known in KNOWN if known.hardware_or_memory)

@@ -18,6 +18,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.registered import NOT_ASKED, HostVars, Look, look
 from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.engine.api import address
+from ansible.module_utils.sparklanes.engine.failures import ENDS_THOUGH_HEALTHY
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of
 from ansible.module_utils.sparklanes.release import controller
 from ansible.module_utils.sparklanes.release.transaction import FAILED, JUDGED, RESTORED, SERVING, STOPPED, SUSPECT, UNBANKED
@@ -76,11 +77,19 @@ def paused(rank: Facts) -> bool:
     return bool((rank.get("container") or {}).get("status") == "paused")
 
 
-def doing(rank: Facts) -> str:
-    """What the rank does. A worker's log ends where its boot does: it never says that it serves."""
+def outlived(rank: Facts, works: bool | None) -> bool:
+    """Whether the rank runs and the failure in its log is over: a generation, which takes every rank, succeeded after that log was read."""
+    codes = {failure.get("code") for failure in (rank.get("log") or {}).get("failures") or []}
+    return bool(works and rank.get("running") and rank.get("failure")) and not codes & ENDS_THOUGH_HEALTHY
+
+
+def doing(rank: Facts, works: bool | None = None) -> str:
+    """What the rank does. A worker's log ends where its boot does: it never says that it serves. works: as `answer` tells."""
     log = rank.get("log") or {}
     if paused(rank):
         return "paused"
+    if outlived(rank, works):
+        return "working" if log.get("headless") else "serving"
     if (
         rank.get("running")
         and log.get("headless")
@@ -133,8 +142,8 @@ def open_transaction(rows: Sequence[Row]) -> tuple[str, Facts, float]:
     return host, held, age
 
 
-def down(rows: Sequence[Row]) -> list[str]:
-    """What doesn't run though a lane is said to serve, each with its host. What could not be seen is no part of it."""
+def down(rows: Sequence[Row], works: bool | None) -> list[str]:
+    """What doesn't run though a lane is said to serve, each with its host. What could not be seen is no part of it. works: as `answer` tells."""
     found = []
     for row in rows:
         rank = row.rank.facts
@@ -146,9 +155,19 @@ def down(rows: Sequence[Row]) -> list[str]:
             found.append(f"no rank runs on {row.host}{ended}")
         elif paused(rank):
             found.append(f"the rank on {row.host} is paused")
-        elif rank.get("failure"):
+        elif rank.get("failure") and not outlived(rank, works):
             found.append(f"the rank on {row.host} failed: {str(rank['failure']).rstrip('. ')}")
     return found
+
+
+def warnings(rows: Sequence[Row], works: bool | None) -> list[str]:
+    """What the log of a rank says that serves all the same, each with its host and what to do."""
+    ranks = [(row.host, row.rank.facts or {}) for row in rows]
+    return [
+        f"{host}: its log says: {str(rank['failure']).rstrip('. ')}. {rank.get('remedy') or ''}".rstrip()
+        for host, rank in ranks
+        if not paused(rank) and outlived(rank, works)
+    ]
 
 
 def cut(rows: Sequence[Row]) -> list[str]:
@@ -184,10 +203,10 @@ def now_serves(rows: Sequence[Row], probe: Look) -> str:
         unseen = [row.host for row in rows if row.rank.facts is None]
         return f"whether anything runs on {', '.join(unseen)} could not be seen" if unseen else "nothing runs"
     works, why = answer(probe)
-    if not down(rows) and works and len(there) == 1:
+    wrong = down(rows, works)
+    if not wrong and works and len(there) == 1:
         return f"release {there[0]} runs and answered just now, judged by nobody since"
-    wrong = "; ".join(down(rows)) or why or "it was not asked"
-    return f"release {', '.join(there)} runs, and serves nothing for certain ({wrong})"
+    return f"release {', '.join(there)} runs, and serves nothing for certain ({'; '.join(wrong) or why or 'it was not asked'})"
 
 
 def at_work(rows: Sequence[Row], probe: Look, ended: Sequence[str]) -> Verdict | None:
@@ -236,7 +255,8 @@ def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] 
     record = f"recorded as {', '.join(claimed)}"
     unseen = [row.host for row in rows if row.rank.facts is None]
     running = [row.host for row in rows if row.rank.facts is not None and row.rank.facts.get("running")]
-    wrong = down(rows)
+    works, why = answer(probe)
+    wrong = down(rows, works)
     if set(claimed) & set(_SAYS) and wrong:
         more = f"; whether a rank runs on {', '.join(unseen)} could not be seen" if unseen else ""
         return Verdict(f"BROKEN: {'; '.join([*wrong, *cut(rows)])}{more}. It was {record}.", mend(rows))
@@ -252,7 +272,6 @@ def verdict(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] 
         return Verdict("failed, nothing serves" if status == FAILED else f"{status}, nothing serves", _NEXT.get(status, ""))
     current = str(next(iter(states.values())).get("current") or "")
     other = [f"{row.host} runs release {row.rank.facts.get('release')}" for row in rows if row.rank.facts and row.rank.facts.get("release", current) != current]  # fmt: skip
-    works, why = answer(probe)
     saw = "a generation succeeded just now" if works else f"no generation just now: {why.rstrip('. ')}"
     if works is False and not other and not cut(rows) and (far := booting(rows)):
         return Verdict(f"starting, nothing answers yet: {far}. It was {record}")
@@ -287,6 +306,8 @@ def lines(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] = 
     shown = [f"status     {said.says}"]
     if said.next:
         shown.append(f"next       {said.next}")
+    works, _ = answer(probe)
+    shown += [f"warning    {text}" for text in warnings(rows, works)]
     shown.append(f"lane       {lane or '-'}   release {release or '-'}{since(rows)}")
     if head.get("running") and head.get("api"):
         model = ((probe.facts or {}).get("facts") or {}).get("model") or ""
@@ -311,7 +332,7 @@ def lines(rows: Sequence[Row], probe: Look = NOT_PROBED, ended: Sequence[str] = 
         box = rank.get("container") or {}
         up = "paused" if paused(rank) else "running" if rank.get("running") else box.get("status") or "none"
         missing = "" if row.readiness.facts is not None else f"; the look failed: {row.readiness.problem}"
-        table.append((str(number), row.host, up, doing(rank), rails(row.fabric) + missing))
+        table.append((str(number), row.host, up, doing(rank, works), rails(row.fabric) + missing))
     return shown + columns(table)
 
 

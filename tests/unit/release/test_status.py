@@ -55,7 +55,7 @@ def transaction(phase: str = "boot", **more: Any) -> dict[str, Any]:
 
 
 SILENT = look({"unreachable": True})
-ENDED = {"running": False, "container": {"status": "exited", "exit_code": 137}}
+ENDED: dict[str, Any] = {"running": False, "container": {"status": "exited", "exit_code": 137}}
 LINK_DOWN = {"rails": [], "errors": [{"code": "SOCKET_DOWN", "message": "eth1 is down."}]}
 
 
@@ -84,17 +84,56 @@ def test_a_dead_rank_is_broken_whatever_the_last_launch_recorded() -> None:
     ("rank", "probe", "words"),
     [
         ({"container": {"status": "paused"}}, NOT_ASKED, "the rank on s2 is paused"),
-        ({"failure": "CUDA error: an illegal access."}, GOOD, "the rank on s2 failed: CUDA error: an illegal access"),
+        ({"failure": "CUDA error: an illegal access."}, HUNG, "the rank on s2 failed: CUDA error: an illegal access"),
+        ({"failure": "CUDA error: an illegal access."}, NOT_ASKED, "the rank on s2 failed: CUDA error: an illegal access"),
+        (
+            {"failure": "It fell back to sockets", "log": {"failures": [{"code": "socket_fallback"}]}},
+            GOOD,
+            "the rank on s2 failed: It fell",
+        ),
+        ({"failure": "its last line: x", **ENDED}, GOOD, "no rank runs on s2 (it ended with exit code 137)"),
         ({"release": "b" * 12}, GOOD, "s2 runs release bbbbbbbbbbbb"),
         ({}, HUNG, "no generation just now: no answer in 60 s"),
         ({}, Look({"checks": []}), "no generation just now: no generation was made"),
     ],
-    ids=["paused", "failed", "another release", "hung", "nothing generated"],
+    ids=[
+        "paused",
+        "failed",
+        "failed, not asked",
+        "wrong from its boot on",
+        "ended",
+        "another release",
+        "hung",
+        "nothing generated",
+    ],
 )
 def test_what_does_not_serve_is_in_the_headline(recorded: str, rank: dict[str, Any], probe: Look, words: str) -> None:
     said = says(row("s1", recorded), row("s2", recorded, rank=rank), probe=probe)
     assert said.startswith("BROKEN: ")
     assert words in said
+
+
+@pytest.mark.parametrize("recorded", ["serving", "serving-unbanked", "restored", "restored-judged", "suspect"])
+@pytest.mark.parametrize("host", ["s1", "s2"])
+def test_a_failure_in_a_log_is_a_warning_where_a_generation_succeeded_after_it(recorded: str, host: str) -> None:
+    """Who reads BROKEN launches again, and a launch would restart a lane that serves."""
+    spoke = {
+        "failure": "a request ended in an exception.",
+        "remedy": "Read its log.",
+        "progress": "failed: a request ended in an exception",
+        "log": {"headless": host == "s2", "phase": "serving", "failures": [{"code": "engine_exception"}]},
+    }
+    rows = [row(name, recorded, rank=spoke if name == host else None) for name in ("s1", "s2")]
+    assert "every rank runs and a generation succeeded just now" in says(*rows)
+    text = "\n".join(lines(rows, GOOD))
+    assert "BROKEN" not in text
+    assert f"warning    {host}: its log says: a request ended in an exception. Read its log.\n" in text
+    assert text.count("a request ended") == 1, "said once"
+    assert "failed:" not in text
+    assert "warning" not in "\n".join(lines(rows, HUNG)), "then it is the headline"
+    open_ = transaction("judge", expired=True)
+    held = [Row(one.host, row(one.host, transaction=open_).readiness, one.rank, one.fabric) for one in rows]
+    assert "runs and answered just now" in says(*held)
 
 
 @pytest.mark.parametrize("recorded", ["serving", "restored"])

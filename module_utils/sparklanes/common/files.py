@@ -26,10 +26,11 @@ class Unreadable(ValueError):
     """A file is there, and what it says can't be known. The text names it and says why; nobody may take it for absent.
 
     `mark` stands for the bytes that were found (`unreadable-` and eight hex digits), empty where none could be read.
+    so: what follows from it and what a person can do, for a file of which that is the same whoever reads it.
     """
 
-    def __init__(self, path: str | Path, why: str, mark: str = "") -> None:
-        super().__init__(f"{path} can't be read ({why})")
+    def __init__(self, path: str | Path, why: str, mark: str = "", so: str = "") -> None:
+        super().__init__(f"{path} can't be read ({why}){so}")
         self.path, self.why, self.mark = str(path), why, mark
 
 

@@ -22,7 +22,7 @@ from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, U
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.rank.run import Rank, RankError
-from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock
+from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock, unreadable_state
 from ansible.module_utils.sparklanes.release.transaction import (
     DEATHS_BEFORE_A_PERSON,
     JUDGED,
@@ -115,13 +115,21 @@ def in_the_way(deployment: str, state_root: str, seconds: float = DRIVER_SECONDS
 
 
 def look(policy: str, deployment: str, state_root: str) -> tuple[str, str]:
-    """`decide` for one deployment as it lies on the disk. What can't be read stays down."""
-    store = Store(deployment, state_root)
+    """`decide` for one deployment as it lies on the disk. What can't be read stays down: a lock may be held, a state is a ValueError."""
+    try:
+        store = Store(deployment, state_root)
+    except ValueError as error:
+        folder = Path(state_root, "deployments", deployment)
+        raise ValueError(f"{folder} was not made by a launch ({error}). Move it out of {folder.parent}") from error
     try:
         transaction = store.transaction()
     except Unreadable as error:
         return "", f"stays down: {unreadable_lock(error)}"
-    return decide(policy, store.state(), transaction)
+    try:
+        state = store.state()
+    except Unreadable as error:
+        raise ValueError(unreadable_state(error)) from error
+    return decide(policy, state, transaction)
 
 
 def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
@@ -136,7 +144,11 @@ def start(deployment: str, release: str, state_root: str, log_root: str) -> str:
     other = in_the_way(deployment, state_root)
     if other:
         return f"{other} already. Stop it if it may go, then playbooks/launch.yml starts the release"
-    missing = wait_for_address(str(((store.spec(release) or {}).get("env") or {}).get("VLLM_HOST_IP") or ""))
+    try:
+        env = (store.spec(release) or {}).get("env")
+    except Unreadable as error:
+        return f"{error}. playbooks/launch.yml freezes it anew"
+    missing = wait_for_address(str((env if isinstance(env, dict) else {}).get("VLLM_HOST_IP") or ""))
     if missing:
         return missing
     note_start(state_root, release, now, boot)
@@ -152,7 +164,7 @@ def act(policy: str, names: Sequence[str], state_root: str, log_root: str) -> li
         try:
             entry["release"], entry["sentence"] = look(policy, name, state_root)
         except UNREADABLE as error:
-            entry |= {"failed": True, "sentence": f"stays down: what is recorded of it can't be read ({error}). Launch it once"}
+            entry |= {"failed": True, "sentence": f"stays down: {error}"}
         told += [entry] if entry["sentence"] else []
     chosen = [entry for entry in told if entry["release"]]
     for entry in chosen:

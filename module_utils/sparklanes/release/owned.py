@@ -26,9 +26,16 @@ def _path(store: Store) -> Path:
 
 def noted(store: Store) -> Mapping[str, Any] | None:
     """`name` and `id` of the container that was started last; None where nothing ever was, Unreadable where that is not known."""
-    data, mark = read_state(_path(store))
-    if data is not None and not (record.text(data.get("id")) and record.text(data.get("name"))):
-        raise Unreadable(_path(store), "it has no name and id", mark)
+    try:
+        data, mark = read_state(_path(store))
+        if data is not None and not (record.text(data.get("id")) and record.text(data.get("name"))):
+            raise Unreadable(_path(store), "it has no name and id", mark)
+    except Unreadable as error:
+        so = (
+            f", so which container is the rank is not known. On that Spark: docker ps --all --filter label={LABEL_DEPLOYMENT}={store.deployment}; "
+            f"where all of these are its ranks and no copies, mv {error.path} {error.path}.broken: then they count as ours"
+        )
+        raise Unreadable(error.path, error.why, error.mark, so) from error
     return data
 
 

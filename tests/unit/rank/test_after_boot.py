@@ -161,6 +161,44 @@ def test_a_broken_state_stays_down_and_the_others_are_still_told(spark: Spark, b
     assert code == 1
 
 
+UNREAD = ["", "{", "[]", '{"deaths": 3}', '{"status": "serving", "current": ["x"]}']
+
+
+@pytest.mark.parametrize("policy", after_boot.POLICIES)
+@pytest.mark.parametrize("text", UNREAD)
+def test_what_is_recorded_and_cannot_be_read_is_said_with_its_file_and_what_to_do(spark: Spark, text: str, policy: str) -> None:
+    """A launch refuses such a state too: what it says is what is said here."""
+    path = Store("sparks", str(spark.lib)).state_path
+    path.write_text(text)
+    code, report, out = spark.boot(policy, VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert out.startswith(f"sparks stays down: {path} can't be read (")
+    assert f"Copy it from another rank of the deployment, or move it away (mv {path} {path}.broken)" in out
+    assert out.count("can't be read") == 1
+    assert report["deployments"][0]["failed"]
+    assert spark.calls() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"env": 3}', '{"env": []}', "{}"])
+def test_a_frozen_rank_that_cannot_be_read_is_said_with_its_file_and_what_to_do(spark: Spark, text: str) -> None:
+    path = Store("sparks", str(spark.lib)).release_folder(RELEASE) / "rank.json"
+    path.write_text(text)
+    code, _, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert str(path) in out
+    assert "launch" in out.split(str(path))[1]
+    assert "create" not in spark.calls()
+
+
+def test_a_folder_that_no_launch_made_is_said_and_hides_no_other(spark: Spark) -> None:
+    (spark.lib / "deployments/a copy").mkdir()
+    code, report, out = spark.boot("launch_last_good", VLLM_API_KEY="s3cret")
+    assert code == 1
+    assert f"{spark.lib}/deployments/a copy was not made by a launch" in out
+    assert "Move it out" in out
+    assert [entry["started"] for entry in report["deployments"]] == [False, True]
+
+
 def test_what_docker_started_by_itself_is_not_joined(spark: Spark) -> None:
     known = json.loads((spark.tmp / "docker.json").read_text())
     known["containers"] = [

@@ -224,6 +224,8 @@ def test_a_rank_does_not_vanish_behind_a_note_that_is_not_read(
         found = ask(state, (5, "serving"), **more)
         assert found["failed"]
         assert f"{path} can't be read" in found["msg"]
+        assert "docker ps --all --filter label=sparklanes.deployment=sparks" in found["msg"]
+        assert f"mv {path} {path}.broken" in found["msg"]
         assert "finished" not in found, "a look that failed is asked again, and ends no boot"
     assert path.read_text() == text
     row = ranks_alive(["s1"], {"s1": look(found)}, "a" * 12)[0]

@@ -27,8 +27,14 @@ def engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts, lane: Facts) 
         "max_num_batched_tokens": lane.get("lane_max_num_batched_tokens") or 0,
         "enforce_eager": "--enforce-eager" in flags,
         "speculative_config": flags.get("--speculative-config") or "",
+        **_mode(flags),
         "ranks": [identity(host, specs[host], hostvars[host].get("model_weights_result")) for host in hosts],
     }
+
+
+def _mode(flags: Mapping[str, Any]) -> dict[str, str]:
+    """Only where it is set: to a bank that was recorded without it, the default is no difference."""
+    return {"logprobs_mode": str(flags["--logprobs-mode"])} if flags.get("--logprobs-mode") else {}
 
 
 def frozen_engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts) -> dict[str, Any]:
@@ -43,6 +49,7 @@ def frozen_engine(hostvars: HostVars, hosts: Sequence[str], specs: Facts) -> dic
         "max_num_batched_tokens": flags.get("--max-num-batched-tokens") or 0,
         "enforce_eager": "--enforce-eager" in flags,
         "speculative_config": flags.get("--speculative-config") or "",
+        **_mode(flags),
         "ranks": [identity(host, specs[host], hostvars[host].get("model_weights_result")) for host in hosts],
     }
 
@@ -134,10 +141,9 @@ def _fit(deployment: str, bank: Facts, lane: Facts, limits: Mapping[str, Any] | 
         found = f"the bank holds token id {highest:,}, and the lane's vocabulary has {rows:,}"
         remedy = f"It is the bank of another model: {another}, or correct lane_memory.vocab_size."
         made.append(Check("BANK.FIT", deployment, FAIL, found, f"ids below {rows:,}", remedy))
-    mode = str(View(lane).args.get("--logprobs-mode") or "")
-    if mode.endswith("logits"):
+    if wrong := banks.mode_problem(str(View(lane).args.get("--logprobs-mode") or "")):
         remedy = "Remove --logprobs-mode from the lane, or move the bank away."
-        made.append(Check("BANK.FIT", deployment, FAIL, f"--logprobs-mode {mode} gives logits", "raw_logprobs", remedy))
+        made.append(Check("BANK.FIT", deployment, FAIL, wrong, "raw_logprobs", remedy))
     if made:
         return made
     notes = (

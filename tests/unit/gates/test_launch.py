@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.gates import forcing, launch
+from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as banks
 from hostvars import registered
 from test_budget import measured
 from test_readiness import FABRICS, HOSTS, SPECS, facts, world
@@ -209,6 +210,18 @@ def test_what_is_kept_with_the_scores() -> None:
     made = forcing.engine({"s1": {}}, ["s1"], {"s1": SPEC}, told)
     assert (made["vllm_version"], made["kv_cache_dtype"], made["max_num_batched_tokens"]) == ("0.11", "fp8", 4096)
     assert (made["enforce_eager"], made["speculative_config"], made["ranks"][0]["node"]) == (True, {"method": "mtp"}, "s1")
+
+
+def test_the_judge_is_told_of_what_no_bank_can_be_compared_with() -> None:
+    """As BANK.FIT refuses it before the stop: of a lane, and of a release that was frozen when nobody asked."""
+    told = lane(lane_engine_args={"--logprobs-mode": "raw_logits"})
+    frozen = {**SPEC, "entrypoint": "vllm", "command": ["serve", "/m", "--logprobs-mode", "raw_logits"]}
+    for made in (
+        forcing.engine({"s1": {}}, ["s1"], {"s1": SPEC}, told),
+        forcing.frozen_engine({"s1": {}}, ["s1"], {"s1": frozen}),
+    ):
+        assert banks.mode_problem(made["logprobs_mode"]) == "--logprobs-mode raw_logits gives logits"
+    assert banks.mode_problem("raw_logprobs") == banks.mode_problem("") == ""
 
 
 @pytest.mark.parametrize(

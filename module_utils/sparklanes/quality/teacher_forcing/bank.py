@@ -197,6 +197,11 @@ def unusable(doc: Mapping[str, Any]) -> str:
     return "" if len(values) > 1 else "it holds no logprobs"
 
 
+def mode_problem(mode: str) -> str:
+    """Why nothing that an engine with this --logprobs-mode (empty: its default) scores can be compared, empty where it can."""
+    return f"--logprobs-mode {mode} gives logits" if mode.endswith("logits") else ""
+
+
 def tokens_to_score(corpus: Mapping[str, Any]) -> int:
     return sum(len(doc["token_ids"]) - 1 for doc in corpus["documents"])
 

@@ -13,6 +13,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import (
     RECORD_SCHEMA,
+    mode_problem,
     run_problem,
     runs_problems,
     text_problems,
@@ -134,9 +135,8 @@ def _whole_runs(gate: Findings, pair: Compared) -> None:
 
 
 def _logprobs(gate: Findings, pair: Compared) -> None:
-    mode = str(pair.engine.get("logprobs_mode") or "")
-    if mode.endswith("logits"):
-        gate.unjudged(ID, f"logprobs_mode {mode} gives logits", "raw_logprobs", "Remove logprobs_mode from the lane.")
+    if wrong := mode_problem(str(pair.engine.get("logprobs_mode") or "")):
+        gate.unjudged(ID, wrong, "raw_logprobs", "Remove --logprobs-mode from the lane.")
 
 
 def _tokenizer(gate: Findings, pair: Compared) -> None:

@@ -264,7 +264,7 @@ class EngineImage:
                 self.actions.append(f"Asked again after {wait:g} s: {said(told, 160)}")
                 time.sleep(wait)
                 continue
-            self.fail(f"{name} could not be pulled: {told} → {docker_images.explain(told)}. {self.instead()}".rstrip())
+            self.fail(f"{name} could not be pulled: {told} → {docker_images.explain(told, attempt)}. {self.instead()}".rstrip())
 
     def remote_bytes(self, name: str) -> int:
         """Packed size of an image in its registry, the least that it takes here; 0 where the registry doesn't tell."""

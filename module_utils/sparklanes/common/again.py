@@ -42,6 +42,11 @@ def delay(attempt: int, text: str = "", retry_after: str = "", now: float | None
     return wanted if wanted <= LONGEST_SECONDS else None
 
 
+def waited(attempt: int) -> str:
+    """The end of a sentence about what attempt `attempt` met: that it was not the first, which is waited before each other one."""
+    return ", also after waiting" if attempt > 1 else ""
+
+
 def _words(text: str) -> float:
     found = _ASKED.search(text)
     if not found:

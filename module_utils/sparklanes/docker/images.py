@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import again
 from ansible.module_utils.sparklanes.common.checks import Check, judged
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -208,7 +209,7 @@ def others(reference: Reference, listed: Sequence[Listed]) -> str:
     )
 
 
-# Docker's words for a failed pull → what that means for a person. The first that fits counts.
+# Docker's words for a failed pull → what that means for a person. The first that fits counts. {waited}: whether it was asked again.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"toomanyrequests|too many requests|\b429\b|pull rate limit",
@@ -217,7 +218,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"TLS handshake timeout|unexpected EOF|connection reset by peer|\b50[0234] |HTTP status: 50[0234]|Service Unavailable",
-        "the registry, or a proxy before it, is overloaded or cut the connection, and stayed so. What came is kept: run this again later",
+        "the registry, or a proxy before it, is overloaded or cut the connection{waited}. Run this again later",
     ),
     (
         r"manifest unknown|manifest for .* not found|: not found",
@@ -250,9 +251,9 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
-def explain(error: str) -> str:
-    """What a failed pull means, with the next step."""
+def explain(error: str, attempt: int = 1) -> str:
+    """What a failed pull or push means, with the next step. attempt: the one that failed."""
     for pattern, meaning in _CAUSES:
         if re.search(pattern, error, re.IGNORECASE):
-            return meaning
+            return meaning.replace("{waited}", again.waited(attempt))
     return "Docker gave a reason that we do not know; read it above"

@@ -63,8 +63,8 @@ def parse_tree(entries: Any) -> dict[str, HubFile]:
     return files
 
 
-def explain(status: int, code: str, repo: str, revision: str, endpoint: str) -> str:
-    """What a refusal means and what to do about it."""
+def explain(status: int, code: str, repo: str, revision: str, endpoint: str, attempt: int = 1) -> str:
+    """What a refusal of attempt `attempt` means and what to do about it."""
     where = f"{repo}@{revision[:12]} at {endpoint}"
     if status in (401, 403) or code == "GatedRepo":
         return f"{where}: access denied ({status}). Accept the model's terms on its page, then give a token that may read it"
@@ -73,12 +73,9 @@ def explain(status: int, code: str, repo: str, revision: str, endpoint: str) -> 
     if status == 404:
         return f"{where}: not found. Check the repository's name (a private one needs a token)"
     if status == 429:
-        return f"{where}: too many requests ({status}), also after waiting. Give a token, which raises the limit, or wait for a while"
+        return f"{where}: too many requests ({status}){again.waited(attempt)}. Give a token, which raises the limit, or wait for a while"
     if status >= 500:
-        return (
-            f"{where}: the Hub answers HTTP {status} {code}".rstrip()
-            + ", also after waiting. Run this again later; what came is kept"
-        )
+        return f"{where}: the Hub answers HTTP {status} {code}".rstrip() + f"{again.waited(attempt)}. Run this again later"
     return f"{where}: HTTP {status} {code}".rstrip()
 
 
@@ -109,7 +106,8 @@ def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout
             if error.code in again.STATUSES:
                 wait = again.delay(attempt, retry_after=error.headers.get("Retry-After", ""))
             if wait is None:
-                raise HubError(explain(error.code, error.headers.get("X-Error-Code", ""), repo, revision, endpoint)) from error
+                code = error.headers.get("X-Error-Code", "")
+                raise HubError(explain(error.code, code, repo, revision, endpoint, attempt)) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             if again.momentary(str(reason)):

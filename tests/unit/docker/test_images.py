@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_recorded_errors_get_their_meaning(case: dict[str, str]) -> None:
 
 def test_an_unknown_error_is_not_given_a_meaning() -> None:
     assert "do not know" in docker_images.explain("the moon is full")
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=[case["name"] for case in RECORDED])
+def test_no_refusal_claims_a_wait_that_was_none(case: dict[str, str]) -> None:
+    """A push is never repeated, and a pull that asks for hours of patience isn't either. What Docker kept of one that failed is its own affair."""
+    once, again = docker_images.explain(case["stderr"]), docker_images.explain(case["stderr"], 4)
+    for said in (once, again):
+        assert "{" not in said
+        assert not re.search(r"came is kept|stayed so", said)
+    assert "waiting" not in once
+    assert again.replace(", also after waiting", "") == once
+    if "overloaded" in once:
+        assert "cut the connection, also after waiting." in again
 
 
 # The module, against a Docker whose answers are played

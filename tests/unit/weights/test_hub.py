@@ -205,7 +205,12 @@ def test_a_hub_that_is_busy_is_asked_again_as_it_says(endpoint: str, monkeypatch
 
 @pytest.mark.parametrize(
     ("status", "wait", "asked", "words"),
-    [(429, "1", 4, "too many requests"), (503, "1", 4, "Run this again later"), (429, "9999", 1, "Give a token")],
+    [
+        (429, "1", 4, "too many requests"),
+        (503, "1", 4, "Run this again later"),
+        (429, "9999", 1, "Give a token"),
+        (501, "1", 1, "Run this again later"),
+    ],
 )
 def test_a_hub_that_stays_busy_is_named(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int, wait: str, asked: int, words: str
@@ -213,6 +218,8 @@ def test_a_hub_that_stays_busy_is_named(
     monkeypatch.setattr(weights_hub.time, "sleep", lambda _: None)
     for name, value in (("busy", 99), ("status", status), ("wait", wait)):
         monkeypatch.setattr(Pages, name, value)
-    with pytest.raises(HubError, match=words):
+    with pytest.raises(HubError, match=words) as refused:
         weights_hub.tree(endpoint, "acme/busy", COMMIT)
     assert len(Pages.asked) == asked
+    assert ("also after waiting" in str(refused.value)) == (asked > 1), "said where it is true"
+    assert "is kept" not in str(refused.value), "of a list nothing came"

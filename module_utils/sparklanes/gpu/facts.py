@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common import commands
+from ansible.module_utils.sparklanes.common import commands, journal
 from ansible.module_utils.sparklanes.gpu.cap import CAP_SETTINGS, Cap, parse_cap, parse_settings
 from ansible.module_utils.sparklanes.gpu.nvidia_smi import COMPUTE_APPS, Report, parse_compute_apps, parse_xml
 from ansible.module_utils.sparklanes.gpu.xid import parse_kernel_log
@@ -53,17 +53,6 @@ def read(path: Path) -> str:
         return ""
 
 
-def kernel_log(run: Ask) -> tuple[str, str]:
-    """The driver's lines of this boot, and why they could not be read."""
-    rc, out, err = run(("journalctl", "--dmesg", "--boot", "--no-pager", "--output=short-iso", "--grep=NVRM"))
-    if rc == 1 and not err.strip():
-        return "", ""  # nothing matches
-    if rc == 0:
-        return out, ""
-    rc, out, second = run(("dmesg",))
-    return (out, "") if rc == 0 else ("", (second or err).strip()[:200] or f"journalctl and dmesg failed (exit {rc})")
-
-
 def report(run: Ask) -> Report:
     """Ask nvidia-smi for everything; where it leaves the processes out, ask for these again."""
     rc, out, err = run(("nvidia-smi", "-q", "-x"))
@@ -101,7 +90,11 @@ def facts(root: Path = Path("/"), run: Ask = ask) -> dict[str, Any]:
         rc, out, _ = run(COMPUTE_APPS)
         processes = parse_compute_apps(out) if rc == 0 else None
     # Without a driver there is nothing of it in the log, and asking takes time.
-    log, problem = kernel_log(run) if live and present else (read(root / "kernel.log") if not live else "", "")
+    log, problem = (
+        journal.kernel(run, *journal.BOOT, grep="NVRM")
+        if live and present
+        else (read(root / "kernel.log") if not live else "", "")
+    )
     return {
         "present": present,
         "error": found.error,

@@ -1,8 +1,8 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel log tells of a Spark's hardware and memory, beside the Xids (`gpu.xid`): one reader of its lines.
+"""What the kernel log tells of a Spark's hardware and memory, beside the Xids (`gpu.xid`): what each line means.
 
-`parse` takes the text of `journalctl --dmesg` or `dmesg`, of any time. What a kind means, how bad it is and what to do stands in KINDS.
+`parse` takes the text of `common.journal.kernel`, of any time. What a kind means, how bad it is and what to do stands in KINDS.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import journal
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, SKIP, WARN, Check
 from ansible.module_utils.sparklanes.common.commands import Run
 
 _TEXT_BYTES = 300  # of a line that is kept
 _LINE_BYTES = 2048  # of a line that is read: more is nobody's message
-_KEPT = 40
 
 
 @dataclass(frozen=True)
@@ -127,23 +127,17 @@ def read(run: Run, root: Path = Path("/")) -> dict[str, Any]:
     """
     if (root / "run/systemd/container").exists():
         return {"error": "", "container": True, "counts": {}, "events": []}
-    argv = ["journalctl", "--dmesg", "--boot", "--no-pager", "--output=short-iso", "--case-sensitive=yes", f"--grep={GREP}"]
-    rc, out, err = run(argv)
-    if rc != 0 and (rc != 1 or err.strip()):  # 1 and nothing said: no line matches
-        rc, out, second = run(["dmesg"])
-        if rc != 0:
-            said = (second or err).strip()[:200] or f"journalctl and dmesg failed (exit {rc})"
-            return {"error": said, "counts": {}, "events": []}
-    return {"error": "", **told(parse(out))}
+    text, why = journal.kernel(run, *journal.BOOT, grep=GREP)
+    return {"error": why, **told(parse(text))}
 
 
 def told(events: Iterable[Event]) -> dict[str, Any]:
-    """As facts: how often each kind, and the last ones."""
+    """As facts: how often each kind, and the last one of each."""
     every = list(events)
-    last = list({event.kind: event for event in every}.values())
+    last = {event.kind: event for event in every}.values()
     return {
         "counts": dict(sorted(Counter(event.kind for event in every).items())),
-        "events": [one.to_dict() for one in last[:_KEPT]],
+        "events": [one.to_dict() for one in last],
     }
 
 

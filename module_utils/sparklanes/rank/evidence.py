@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.common.text import said
+from ansible.module_utils.sparklanes.common import commands, journal
+from ansible.module_utils.sparklanes.host import killers
 from ansible.module_utils.sparklanes.host.findings import journal_findings, kernel_findings
 
 Run = Callable[..., tuple[int, str, str]]
@@ -19,7 +19,7 @@ Run = Callable[..., tuple[int, str, str]]
 LONGEST_SECONDS = 7200.0
 AFTER_SECONDS = 60.0
 LINES, BYTES, SECONDS = 5000, 4 << 20, 20.0
-JOURNAL_UNITS = ("docker.service", "containerd.service", "earlyoom.service", "nohang.service", "systemd-oomd.service")
+JOURNAL_UNITS = ("docker.service", "containerd.service", *killers.UNITS)
 
 
 def gather(
@@ -36,14 +36,14 @@ def gather(
     unread: list[str] = []
     # A host that is a container (of systemd, as in a sandbox) has no kernel of its own: what that says is of its neighbours too.
     kernel = [] if (root / "run/systemd/container").exists() else _kernel(run, since, until, boot, unread)
-    journal = _journal(run, since, until, unread)
+    lines = _journal(run, since, until, unread)
     return {
         "started": started,
         "ended": ended,
         "boot_time": boot,
         "addresses": addresses(run),
         "kernel": kernel_findings(kernel),
-        "journal": journal_findings(journal),
+        "journal": journal_findings(lines),
         "unread": unread,
     }
 
@@ -77,41 +77,26 @@ def addresses(run: Run) -> list[str]:
 
 
 def _kernel(run: Run, since: float, until: float, boot: float | None, unread: list[str]) -> list[str]:
-    rc, out, err = run(_journalctl(since, until, "_TRANSPORT=kernel"), seconds=SECONDS, most_bytes=BYTES)
-    # Without lines of that time it says so, and without the right to read it too, with the same status.
-    if rc == 0 and out.strip() and not _nothing(out):
-        return out.splitlines()
-    second, text, why = run(["dmesg"], seconds=SECONDS, most_bytes=BYTES)
-    if second == 0:
-        return [line for line in text.splitlines()[-LINES:] if _within(line, since, until, boot)]
-    if rc != 0 or _hint(err):
-        unread.append(f"the kernel log of that time could not be read ({said(why or err, 120) or f'exit {second}'})")
-    return []
+    text, why = journal.kernel(run, *_window(since, until), "_TRANSPORT=kernel", seconds=SECONDS, most_bytes=BYTES)
+    if why:
+        unread.append(f"the kernel log of that time could not be read ({why})")
+    return [line for line in text.splitlines()[-LINES:] if _within(line, since, until, boot)]
 
 
 def _journal(run: Run, since: float, until: float, unread: list[str]) -> list[str]:
     units = [f"--unit={unit}" for unit in JOURNAL_UNITS]
-    rc, out, err = run(_journalctl(since, until, *units), seconds=SECONDS, most_bytes=BYTES)
-    if rc != 0 or _hint(err):
-        unread.append(f"the journal of that time could not be read ({said(err, 120) or f'exit {rc}'})")
-    return [] if rc != 0 or _nothing(out) else out.splitlines()
+    text, why = journal.read(run, *_window(since, until), *units, seconds=SECONDS, most_bytes=BYTES)
+    if why:
+        unread.append(f"the journal of that time could not be read ({why})")
+    return text.splitlines()
 
 
-def _journalctl(since: float, until: float, *what: str) -> list[str]:
-    window = [f"--since=@{since:.0f}", f"--until=@{until:.0f}", f"--lines={LINES}"]
-    return ["journalctl", "--no-pager", "--output=short-iso", *window, *what]
-
-
-def _nothing(out: str) -> bool:
-    return not out.strip() or out.startswith("-- No entries --")
-
-
-def _hint(err: str) -> bool:
-    return "No journal files" in err or "not seeing messages" in err or "insufficient permissions" in err.lower()
+def _window(since: float, until: float) -> list[str]:
+    return [f"--since=@{since:.0f}", f"--until=@{until:.0f}", f"--lines={LINES}"]
 
 
 def _within(line: str, since: float, until: float, boot: float | None) -> bool:
-    """Whether a line of dmesg, stamped with seconds since the boot, is of that time; in doubt it is."""
+    """Whether a line of dmesg, stamped with seconds since the boot, is of that time. One of the journal is, and in doubt another too."""
     stamp = line.partition("]")[0].lstrip("[ ")
     try:
         return boot is None or since - 1 <= boot + float(stamp) <= until

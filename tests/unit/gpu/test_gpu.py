@@ -384,6 +384,10 @@ def test_facts_where_things_are_missing() -> None:
     assert broken["kernel_log"]["error"]
     nothing_logged = gpu_facts.facts(run=programs(xml=(0, GB10, ""), journalctl=(1, "", "")))
     assert nothing_logged["kernel_log"] == {**gpu_xid.parse_kernel_log(""), "error": ""}
+    hidden = (0, "", "Hint: You are currently not seeing messages from other users and the system.")
+    assert gpu_facts.facts(run=programs(xml=(0, GB10, ""), journalctl=hidden))["kernel_log"]["error"], (
+        "nothing seen is not nothing"
+    )
     old = read("nvidia-smi-q-x-old.SYNTHETIC.xml")
     second = gpu_facts.facts(run=programs(xml=(0, old, ""), apps=(0, "12, python3, 5\n", ""), dmesg=(0, "", "")))
     assert [p["pid"] for p in second["processes"]] == [12]

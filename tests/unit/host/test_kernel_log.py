@@ -60,6 +60,9 @@ def test_a_line_without_end_is_cut() -> None:
     assert len(event.text) <= 300
 
 
+HIDDEN = "Hint: You are currently not seeing messages from other users and the system.\n"
+
+
 def played(*answers: tuple[int, str, str]) -> Any:
     left = list(answers)
     return lambda argv, **_: left.pop(0)
@@ -73,6 +76,8 @@ def played(*answers: tuple[int, str, str]) -> Any:
         ([(1, "", "Compiled without pattern matching support"), (0, "", "")], PASS, "no error"),
         ([(127, "", "journalctl: not there"), (1, "", "dmesg: Operation not permitted")], FAIL, "Operation not permitted"),
         ([(124, "", "journalctl did not answer"), (124, "", "")], FAIL, "did not answer"),
+        ([(0, "-- No entries --\n", HIDDEN), (1, "", "dmesg: Operation not permitted")], FAIL, "Operation not permitted"),
+        ([(0, "", HIDDEN), (0, LOG, "")], FAIL, "could not initialise the GPU"),
     ],
 )
 def test_a_log_that_can_not_be_read_fails(answers: Any, status: str, words: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.host import killers
 from ansible.module_utils.sparklanes.rank import evidence
 
 NOW = 1_800_010_000.0
@@ -60,6 +61,13 @@ def test_boot_addresses_kernel_and_journal_of_that_time(root: Path) -> None:
     assert f"--since=@{STARTED:.0f}" in asked
     assert f"--until=@{NOW - 100 + evidence.AFTER_SECONDS:.0f}" in asked
     assert any(word.startswith("--lines=") for word in asked)
+
+
+def test_every_program_that_may_have_ended_a_rank_is_asked_for(root: Path) -> None:
+    machine = Machine()
+    gather(machine, root)
+    (asked,) = [argv for argv in machine.asked if argv[0] == "journalctl" and "_TRANSPORT=kernel" not in argv]
+    assert {f"--unit={unit}" for unit in (*killers.UNITS, "docker.service")} <= set(asked)
 
 
 def test_no_more_than_two_hours_are_read(root: Path) -> None:

@@ -17,27 +17,18 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.commands import Run, ask
 from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.systemd import parse_shows
 
 UNITS = ("earlyoom.service", "systemd-oomd.service", "nohang.service", "nohang-desktop.service")
 EARLYOOM_DEFAULTS = "etc/default/earlyoom"
-OOMD_CONF = "etc/systemd/oomd.conf"
+ACTIVE = ("active", "activating", "reloading")  # a unit that is not there is inactive
 # earlyoom(1): it acts once both MemAvailable and free swap are at or below their percentage.
 EARLYOOM_PERCENT = 10.0
 
 
-def parse_show(text: str) -> dict[str, bool]:
-    """`systemctl show UNIT… --property=Id,ActiveState`: whether each is active. A unit that is not there is inactive."""
-    made = {}
-    for block in text.strip().split("\n\n"):
-        pairs = dict(line.partition("=")[::2] for line in block.splitlines())
-        if pairs.get("Id"):
-            made[pairs["Id"]] = pairs.get("ActiveState") in ("active", "activating", "reloading")
-    return made
-
-
 def earlyoom_limits(text: str) -> dict[str, float | None]:
-    """From /etc/default/earlyoom: memory percent or KiB below which it acts, and swap percent."""
-    found: dict[str, float | None] = {"percent": EARLYOOM_PERCENT, "kib": None, "swap_percent": EARLYOOM_PERCENT}
+    """From /etc/default/earlyoom: memory percent or KiB below which it acts."""
+    found: dict[str, float | None] = {"percent": EARLYOOM_PERCENT, "kib": None}
     for line in text.splitlines():
         if not line.strip().startswith("EARLYOOM_ARGS"):
             continue
@@ -46,7 +37,7 @@ def earlyoom_limits(text: str) -> dict[str, float | None]:
             words = shlex.split(words[0]) if len(words) == 1 else words
         except ValueError:
             continue
-        for name, key in (("-m", "percent"), ("-s", "swap_percent"), ("-M", "kib")):
+        for name, key in (("-m", "percent"), ("-M", "kib")):
             for index, word in enumerate(words):
                 value = words[index + 1] if word == name and index + 1 < len(words) else word[2:] if word.startswith(name) else ""
                 if match := re.match(r"[0-9]+(?:\.[0-9]+)?", value):
@@ -62,7 +53,8 @@ def facts(root: Path, run: Run) -> dict[str, Any]:
         text = (root / EARLYOOM_DEFAULTS).read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    return {"active": sorted(name for name, on in parse_show(out).items() if on), "error": "", "earlyoom": earlyoom_limits(text)}
+    active = sorted(name for name, unit in parse_shows(out).items() if unit.get("ActiveState") in ACTIVE)
+    return {"active": active, "error": "", "earlyoom": earlyoom_limits(text)}
 
 
 def limit_gib(told: Mapping[str, Any], total_gib: float | None) -> float | None:

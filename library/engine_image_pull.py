@@ -157,6 +157,7 @@ checks:
   elements: dict
 """
 
+import functools
 import itertools
 import os
 import shutil
@@ -172,7 +173,7 @@ from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, guarding_memory, load, refuse_without_room
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.registry import client_certificates
-from ansible.module_utils.sparklanes.docker.store import Found, ImageStore, store_of
+from ansible.module_utils.sparklanes.docker.store import Found, ImageStore
 
 OPTIONS: dict[str, Any] = {
     "repository": {"type": "str", "required": True},
@@ -225,9 +226,15 @@ class EngineImage:
         rows = self.docker.call("image", "ls", "--digests", "--no-trunc", "--format", "{{json .}}")
         return str(docker_images.others(self.reference, docker_images.parse_list(rows)))
 
+    @functools.cached_property
+    def daemon(self) -> dict[str, Any]:
+        """What Docker says of itself, asked once."""
+        told: dict[str, Any] = self.docker.info()
+        return told
+
     def image_root(self) -> str:
         """The folder on whose disk Docker keeps images."""
-        return str(self.docker.info()["image_root"])
+        return str(self.daemon["image_root"])
 
     # The three ways in which an image comes
 
@@ -333,7 +340,7 @@ class EngineImage:
             self.fail(
                 "there is no docker command. A Spark comes with Docker; install it again (apt install docker-ce) before anything else"
             )
-        store = store_of(self.docker.call("info", "--format", "{{json .}}"))
+        store = str(self.daemon["image_store"])
         before = found = self.local()
         if found is None and self.params["pull"] == "never":
             self.fail(f"{self.reference} is not here. Run site.yml to pull it. {self.instead()}".rstrip())

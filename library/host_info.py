@@ -45,9 +45,9 @@ actions:
   type: list
 host:
   description: >-
-    C(kernel) (release, machine, kho, boot_id, booted_at, uptime_seconds, kexec_crash_size, page_size), C(driver) (version, flavour; empty without one),
+    C(kernel) (release, machine, kho, boot_id, uptime_seconds, kexec_crash_size, page_size), C(driver) (version, flavour; empty without one),
     C(firmware) (by the names of /sys/class/dmi/id), C(nics) (hca, firmware, board, type), C(docker) (version, drivers,
-    containerd, runc, root, runtimes, C(toolkit) of NVIDIA, or error), C(clock) (sent, read, synchronised), C(swap) (path, size, used), C(settings) (live, boot, file),
+    containerd, runc, root, C(toolkit) of NVIDIA, or error), C(clock) (sent, read, synchronised), C(swap) (path, size, used), C(settings) (live, boot, file),
     C(remove_ipc) (says, error), C(page_cache) (settings, state, active), C(engine_boots) (boots, boot_id), C(after_boot) (settings, report),
     C(reboot_required) (packages, null where no reboot is asked for), C(kernel_log) (C(counts) of what counts in it since the boot, the last
     C(events), C(error)), C(memory_killers) (C(active) units, C(earlyoom), C(error)), C(cpu_clocks) (name, max_khz, limit_khz), C(link_errors)

@@ -107,7 +107,7 @@ from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
-from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of
+from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
@@ -184,7 +184,7 @@ class Registry:
         self.wait(address, port)
         with docker_registry.client_certificates(at, ca, certificate, key):
             digest = self.push(f"{at}/{self.params['repository']}:{TAG}")
-        store = store_of(self.docker.call("info", "--format", "{{json .}}"))
+        store = self.docker.info()["image_store"]
         lent = {"registry": at, "repository": self.params["repository"], "digest": digest, "id": image.id, "store": store}
         return {
             "changed": True,

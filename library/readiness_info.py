@@ -118,13 +118,13 @@ EXAMPLES = r"""
 RETURN = r"""
 readiness:
   description: >-
-    C(time) (s since the epoch), C(docker) (version, drivers, root, image_root, runtimes, cdi_dirs, devices, or error), C(disk) (of each folder
+    C(time) (s since the epoch), C(docker) (version, drivers, root, image_root, cdi_dirs, devices, or error), C(disk) (of each folder
     that a launch writes to: what, path, free_bytes, free_inodes, read_only, device, error), C(containers) (running ones and all of
     ours), C(listeners) (address, port, process, pid, container, deployment), C(gpu) (as of the module C(gpu_info) returns it, each process with its C(container) and C(container_bytes), what that holds outside of the GPU), C(memory) (bytes by
     the names of /proc/meminfo), C(shm_total_bytes), C(shm_free_bytes), C(image) (name, id, repo_digests, how it was recognised, store, what engine_image_info noted as probe; null where absent),
     C(image_conf) (path to text of the image's nccl.conf files, null where they could not be read),
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
-    C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome), C(error) and C(listened)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
+    C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome) and C(error)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
     C(current_nodes) (of the release that runs, as it was frozen; null where that is not known, C(current_unread) says why), C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.

@@ -63,12 +63,12 @@ def parse_info(data: Mapping[str, Any], read: Callable[[str], str] = _read) -> d
         "version": data.get("ServerVersion", ""),
         "cgroup_driver": data.get("CgroupDriver", ""),
         "storage_driver": data.get("Driver", ""),
+        "image_store": image_store(data),
         "containerd": (data.get("ContainerdCommit") or {}).get("ID", ""),
         "runc": (data.get("RuncCommit") or {}).get("ID", ""),
         "root": str(data.get("DockerRootDir") or ""),
         "image_root": image_root(data, read),
         "default_runtime": str(data.get("DefaultRuntime") or ""),
-        "runtimes": sorted(data.get("Runtimes") or {}),
         "cdi_dirs": [str(path) for path in data.get("CDISpecDirs") or []],
         "devices": sorted(str(one.get("ID")) for one in discovered if one.get("ID")) if isinstance(discovered, list) else None,
     }

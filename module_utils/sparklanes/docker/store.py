@@ -16,7 +16,6 @@ it is the digest of a manifest. Both stand for the content; between the two kind
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.commands import Run
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
-from ansible.module_utils.sparklanes.docker import daemon
 from ansible.module_utils.sparklanes.docker.containers import QUESTION_SECONDS, DockerError
 from ansible.module_utils.sparklanes.docker.images import LocalImage, parse_inspect, parse_list
 
@@ -98,8 +96,3 @@ class ImageStore:
     def note(self, digest: str, **facts: Any) -> None:
         """Add to what is known of the image with this digest."""
         write_json(self._record(digest), {**(self.record(digest) or {}), **facts}, 0o644)
-
-
-def store_of(info: str) -> str:
-    """`docker info --format '{{json .}}'` → the name of the image store."""
-    return daemon.image_store(json.loads(info))

@@ -157,7 +157,6 @@ def exchange(
             "rail": probe["rail"],
             "outcome": result.get("outcome", "failed"),
             "error": result.get("error", "not ended"),
-            "listened": echo.errors.get(str(probe.get("source") or ""), ""),
         }
         for probe, result in zip(probes, found, strict=True)
     ]

@@ -90,12 +90,6 @@ def reboot_required(root: Path) -> list[str] | None:
     return sorted(set(word(root / "run/reboot-required.pkgs").split()))
 
 
-def booted_at(text: str) -> int | None:
-    """When this boot began, in seconds since the epoch by this Spark's clock: btime of /proc/stat."""
-    found = re.search(r"^btime ([0-9]{1,12})$", text, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) -> dict[str, Any]:
     proc = root / "proc"
     uptime = word(proc / "uptime").split()
@@ -108,7 +102,6 @@ def from_files(root: Path, page_size: int | None, state_root: str = STATE_ROOT) 
             "kho": next((part[4:] for part in word(proc / "cmdline").split() if part.startswith("kho=")), ""),
             "boot_id": boot_id(root),
             "uptime_seconds": float(uptime[0]) if uptime and re.fullmatch(r"\d+(\.\d+)?", uptime[0]) else None,
-            "booted_at": booted_at(word(proc / "stat")),
             "kexec_crash_size": int(crash) if crash.isascii() and crash.isdigit() else None,
             "page_size": page_size,
         },

@@ -34,9 +34,15 @@ def test_where_images_lie(data: dict[str, Any], config: str, root: str) -> None:
     assert daemon.image_root(data, lambda _: config) == root
 
 
+@pytest.mark.parametrize("data", [SYSTEM, OWN])
+def test_the_store_is_named(data: dict[str, Any]) -> None:
+    assert daemon.parse_info(data, lambda _: "")["image_store"] == "io.containerd.snapshotter.v1 (overlayfs)"
+    assert daemon.parse_info(CLASSIC, lambda _: "")["image_store"] == "overlay2"
+
+
 def test_what_is_told_of_a_daemon() -> None:
     told = daemon.parse_info(CLASSIC, lambda _: "")
     assert (told["version"], told["root"], told["default_runtime"]) == ("28.3.3", "/data/docker", "runc")
-    assert (told["runtimes"], told["devices"]) == (["nvidia", "runc"], ["nvidia.com/gpu=all"])
+    assert told["devices"] == ["nvidia.com/gpu=all"]
     older = daemon.parse_info({"ServerVersion": "24.0.7"}, lambda _: "")
     assert (older["cdi_dirs"], older["devices"], older["root"]) == ([], None, "")

@@ -13,7 +13,7 @@ from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.images import Listed, LocalImage, Reference
-from ansible.module_utils.sparklanes.docker.store import ImageStore, store_of
+from ansible.module_utils.sparklanes.docker.store import ImageStore
 from conftest import FIXTURES, RunModule
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +140,7 @@ class PlayedDocker:
         self.registry: dict[str, dict[str, Any]] = {}
         self.listed: list[dict[str, str]] = []
         self.pulls: list[str] = []
+        self.infos = 0
         self.stderr = "Error response from daemon: manifest unknown"
         self.seen: Path | None = None
         self.names_at_pull: list[str] = []
@@ -148,6 +149,7 @@ class PlayedDocker:
 
     def run(self, argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[1] == "info":
+            self.infos += 1
             told = {"ServerVersion": "28", "CgroupDriver": "systemd", "Driver": "overlay2", "DockerRootDir": "/"}
             return 0, json.dumps(told), ""
         if argv[1:3] == ["image", "inspect"]:
@@ -194,6 +196,7 @@ def test_pulls_once_and_then_nothing(docker: PlayedDocker, run_module: RunModule
     assert first["reference"] == f"{REPO}@{D1}"
     assert first["image"]["repo_digests"] == [f"{REPO}@{D1}"]
     assert [check["status"] for check in first["checks"]] == ["pass", "pass"]
+    assert docker.infos == 1, "what Docker is does not change in between"
     assert not run_module(engine_image_pull, ASK)["changed"]
     assert docker.pulls == [f"{REPO}@{D1}"]
     assert docker.tags == [[f"{REPO}@{D1}", f"{REPO}:sparklanes-1d"]]  # docker image prune takes what has none
@@ -434,12 +437,6 @@ def test_parity_of_images(first: dict[str, Any], second: dict[str, Any], status:
 
 def test_parity_needs_two() -> None:
     assert docker_images.parity({"s1": {"id": "a"}, "s2": None}) == []
-
-
-def test_the_store_is_named() -> None:
-    assert store_of(json.dumps({"Driver": "overlay2", "DriverStatus": [["Backing Filesystem", "extfs"]]})) == "overlay2"
-    status = [["driver-type", "io.containerd.snapshotter.v1"]]
-    assert store_of(json.dumps({"Driver": "overlayfs", "DriverStatus": status})) == "io.containerd.snapshotter.v1 (overlayfs)"
 
 
 BUSY = "Error response from daemon: toomanyrequests: retry-after: 30, allowed: 1/minute"

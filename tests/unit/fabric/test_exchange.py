@@ -103,7 +103,6 @@ def test_an_address_that_is_gone_is_a_failure_in_words() -> None:
     (result,) = exchange.exchange([probe(source="192.0.2.1")], free_port(), wait=1)
     assert result["outcome"] == "failed"
     assert "assign requested address" in result["error"]
-    assert "assign requested address" in result["listened"]
 
 
 def test_what_was_not_measured_fails_for_each_pair() -> None:

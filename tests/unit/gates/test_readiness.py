@@ -63,7 +63,7 @@ def facts(**more: Any) -> dict[str, Any]:
         "image": {"name": IMAGE, "how": "name", "id": "sha256:1", "repo_digests": [IMAGE], "store": "overlay2", "probe": PROBE},
         "image_conf": {},
         "probes": answers(),
-        "exchange": [{"peer": peer, "rail": "0", "outcome": "answered", "error": "", "listened": ""} for peer in HOSTS],
+        "exchange": [{"peer": peer, "rail": "0", "outcome": "answered", "error": ""} for peer in HOSTS],
         "master_port": {"listened": True, "outcome": "accepted", "error": ""},
         "transaction": {},
         "deployment_state": {},

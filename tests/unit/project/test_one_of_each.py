@@ -30,6 +30,11 @@ SECOND = {
     r"def human_(?:bytes|time)\b": {"common/sizes.py"},
     r"--query-compute-apps": {"gpu/nvidia_smi.py"},
     r"CLOCK_BOOTTIME": {"common/clock.py"},
+    r"\[\"dmesg\"|\(\"dmesg\"|\"--dmesg\"": {"common/journal.py"},
+    r"not seeing messages": {"common/journal.py"},
+    r"def parse_shows?\b": {"common/systemd.py"},
+    r"\"info\", \"--format\"": {"docker/containers.py"},
+    r"^btime |\"btime": {"rank/evidence.py"},
 }
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a launch that meets a fault tells the truth: injected faults, and what it says of them.
 
-    script/bench faults [--rounds N] [--only ID,…] [--healthy N] [--list] [--again]
+    script/bench faults [--rounds N] [--only ID,… | --short] [--healthy N] [--list] [--again]
 
 Two sandbox nodes with the real engine. Each fault of benchmarks/faults/table.yml is injected by code that shares nothing with the product,
 from a state in which last good serves. Right is: the node, the cause, what serves afterwards (asked of Docker on the nodes and by a
@@ -53,12 +53,12 @@ def listed(faults: list[Fault]) -> str:
     return "\n".join(f"{fault.id:<{width}}  {fault.title}" for fault in faults)
 
 
-def chosen(faults: list[Fault], only: str) -> list[Fault]:
-    """Those of the table that are named, in its order; SystemExit where a name is none."""
+def chosen(faults: list[Fault], only: str, short: bool) -> list[Fault]:
+    """Those of the table that are named, or one of each kind, in its order; SystemExit where a name is none."""
     names = [name for name in only.split(",") if name]
     if unknown := [name for name in names if name not in {fault.id for fault in faults}]:
         raise SystemExit(f"error: no such fault: {', '.join(unknown)}. script/bench faults --list shows all.")
-    return [fault for fault in faults if not names or fault.id in names]
+    return [fault for fault in faults if (not names or fault.id in names) and (fault.short or not short)]
 
 
 def measure(runner: Runner, faults: list[Fault], rounds: int, healthy: int) -> None:
@@ -78,11 +78,12 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="how often each fault is injected; 1 by default")
     parser.add_argument("--only", default="", metavar="ID,…", help="these faults only")
+    parser.add_argument("--short", action="store_true", help="one fault of each kind, as script/test full does")
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="launches with nothing amiss; none by default")
     parser.add_argument("--list", action="store_true", help="say which faults there are, and do nothing")
     parser.add_argument("--again", action="store_true", help="forget what was done of this tree")
     options = parser.parse_args()
-    faults = chosen(table(), options.only)
+    faults = chosen(table(), options.only, options.short)
     if options.list:
         print(listed(faults))
         return 0

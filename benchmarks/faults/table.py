@@ -36,6 +36,7 @@ class Fault:
     new: the run launches another release of the lane, so that there is something to come back to.
     ends: whether the (last) run ends well. node: whom it must name (any: some node; controller: no node), empty where nothing is amiss. ids: any of these causes or checks.
     words: what its lines must hold where no row and no receipt has an id. serves: what serves afterwards, any of these.
+    short: one of each kind, what `script/test full` has the time for.
     logs: nodes whose log of after the fault must be on the controller. seconds: from the fault to a line that tells.
     """
 
@@ -59,6 +60,7 @@ class Fault:
     logs: Sequence[str] = ()
     seconds: int = SLOW_SECONDS
     site: bool = False
+    short: bool = False
     cut: bool = False
 
     def injectors(self) -> list[injectors.Injector]:

@@ -203,11 +203,14 @@ def test_files_that_netplan_does_not_accept_are_found_before_anything_is_written
 def test_it_refuses_while_something_runs_on_any_node(netplan: None, fleet: Fleet) -> None:
     values = fleet.values()
     image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
-    fleet.on("spark-2", f"docker run -d --name busy --label sparklanes.deployment=other --entrypoint sleep {image} 600")
+    fleet.on(
+        "spark-2",
+        f"docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep {image} 600",
+    )
     try:
-        play(fleet, fabric_network_first=71).failed("NODE.IDLE", "container busy", "Nothing was written")
+        play(fleet, fabric_network_first=71).failed("NODE.IDLE", "container sparklanes-other-rank0", "Nothing was written")
     finally:
-        fleet.on("spark-2", "docker stop -t 1 busy && docker rm busy")
+        fleet.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")
 
 
 def test_the_file_goes_away_again(netplan: None, fleet: Fleet) -> None:

@@ -87,9 +87,11 @@ def test_it_refuses_over_sockets(fleet: Fleet) -> None:
 def test_it_refuses_while_a_rank_runs_on_any_node(fleet: Fleet, rails: Path) -> None:
     values = fleet.values()
     image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
-    run = "docker run -d --name busy --label sparklanes.deployment=other --entrypoint sleep"
+    run = "docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep"
     fleet.on("spark-2", f"{run} {image} 600")
     try:
-        measure(fleet, rails).failed("NODE.IDLE", "container busy (rank of other)", "Nothing was touched")
+        measure(fleet, rails).failed(
+            "NODE.IDLE", "container sparklanes-other-rank0 (a rank of deployment other)", "Nothing was touched"
+        )
     finally:
-        fleet.on("spark-2", "docker stop -t 1 busy && docker rm busy")
+        fleet.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")

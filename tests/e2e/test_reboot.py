@@ -45,11 +45,16 @@ def test_a_check_says_what_it_sees_and_changes_nothing(good: Fleet) -> None:
 def test_a_container_of_somebody_else_is_named_and_nothing_reboots(good: Fleet) -> None:
     before, ranks = boots(good), good.ranks()
     image = json.loads(good.on("spark-2", "docker inspect $(docker ps -q) --format '{{json .Config.Image}}' | head -1"))
-    good.on("spark-2", f"docker run -d --name other --label sparklanes.deployment=other --entrypoint sleep {image} 600")
+    good.on(
+        "spark-2",
+        f"docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep {image} 600",
+    )
     try:
-        good.play("playbooks/reboot.yml").failed("CONTAINER.FOREIGN", "other (a rank of deployment other)", "Nothing was stopped")
+        good.play("playbooks/reboot.yml").failed(
+            "CONTAINER.FOREIGN", "sparklanes-other-rank0 (a rank of deployment other)", "Nothing was stopped"
+        )
     finally:
-        good.on("spark-2", "docker stop -t 1 other && docker rm other")
+        good.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")
     assert boots(good) == before
     assert good.ranks() == ranks
 

@@ -110,10 +110,10 @@ def strangers(host: str, facts: Facts, deployment: str) -> Check:
         elif box is None:
             found[f"process {occupied.name_of(process)}" + (f" of container {name}" if name else "")] = None
         elif not _ours(box, deployment):
-            found[_stranger(box)] = None
+            found[_named(box)] = None
     for box in boxes.values():
         if container_serves(box) and not _ours(box, deployment):
-            found[_stranger(box)] = None
+            found[_named(box)] = None
     # A Spark whose look failed is a row of its own (NODE.DOCKER); whether somebody works here is not known then either.
     if now.unknown:
         found[f"not known: {now.unknown}"] = None
@@ -171,7 +171,7 @@ def _ours(box: Facts, deployment: str) -> bool:
     return bool(box.get("deployment")) and box.get("deployment") == deployment
 
 
-def _stranger(box: Facts) -> str:
+def _named(box: Facts) -> str:
     owner = box.get("deployment")
     if owner:
         return f"{box['name']} (a rank of deployment {owner})"
@@ -208,10 +208,7 @@ def returns_gib(known: Facts) -> float | None:
 def idle(host: str, seen: Look) -> Check:
     """Nothing that a test of the fabric or a new network would hurt: no rank, no container or process on the GPU, no open transaction."""
     now = occupied.Seen(unknown=seen.problem) if seen.facts is None else serving(seen.facts)
-    found = [
-        f"container {box['name']} ({'rank of ' + box['deployment'] if box.get('deployment') else box['image']})"
-        for box in now.containers
-    ]
+    found = [f"container {_named(box)}" for box in now.containers]
     found += [f"process {occupied.name_of(process)}" for process in now.processes]
     found += [f"transaction {transaction}" for transaction in now.transactions]
     found += [now.unknown] if now.unknown else []

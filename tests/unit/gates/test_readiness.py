@@ -296,7 +296,7 @@ def test_a_lane_keeps_its_gpu_gates_however_it_asks(options: dict[str, Any]) -> 
         ({"containers": [{"name": "r0", "image": "x", "running": False, "uses_gpu": True, "deployment": "sparks"}]}, ""),
         (
             {"containers": [{"name": "r0", "image": "x", "running": True, "uses_gpu": False, "deployment": "sparks"}]},
-            "rank of sparks",
+            "r0 (a rank of deployment sparks)",
         ),
         (
             {"containers": [{"name": "jupyter", "image": "nb", "running": True, "uses_gpu": True, "deployment": ""}]},

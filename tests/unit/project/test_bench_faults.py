@@ -425,11 +425,22 @@ def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 
 def test_only_what_was_named_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [fault.id for fault in bench.chosen(FAULTS, "killed-in-boot,overlay-worker")] == ["overlay-worker", "killed-in-boot"]
-    assert bench.chosen(FAULTS, "") == FAULTS
+    assert [fault.id for fault in bench.chosen(FAULTS, "killed-in-boot,overlay-worker", short=False)] == [
+        "overlay-worker",
+        "killed-in-boot",
+    ]
+    assert bench.chosen(FAULTS, "", short=False) == FAULTS
     with pytest.raises(SystemExit, match="no such fault: oops"):
-        bench.chosen(FAULTS, "oops")
+        bench.chosen(FAULTS, "oops", short=False)
     assert len(bench.listed(FAULTS).splitlines()) == len(FAULTS)
+
+
+@pytest.mark.parametrize("kind", ["at", "run", "controller", "then"])
+def test_the_short_run_has_one_of_each_kind(kind: str) -> None:
+    short = bench.chosen(FAULTS, "", short=True)
+    assert 10 < len(short) < 25, "minutes, in a run of everything"
+    missing = {getattr(fault, kind) for fault in FAULTS} - {getattr(fault, kind) for fault in short}
+    assert not missing - {"twin-elsewhere"}, "which is another two-launches"
 
 
 # --- plays

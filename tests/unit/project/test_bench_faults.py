@@ -438,7 +438,7 @@ def test_only_what_was_named_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("kind", ["at", "run", "controller", "then"])
 def test_the_short_run_has_one_of_each_kind(kind: str) -> None:
     short = bench.chosen(FAULTS, "", short=True)
-    assert 10 < len(short) < 25, "minutes, in a run of everything"
+    assert 10 < len(short) < 30, "minutes, in a run of everything"
     missing = {getattr(fault, kind) for fault in FAULTS} - {getattr(fault, kind) for fault in short}
     assert not missing - {"twin-elsewhere"}, "which is another two-launches"
 

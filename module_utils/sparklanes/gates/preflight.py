@@ -16,8 +16,9 @@ from ansible.module_utils.sparklanes.gates import deployments as gates_deploymen
 from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
-from ansible.module_utils.sparklanes.lane.rules import flag_checks, lane_checks, negative_check
-from ansible.module_utils.sparklanes.lane.schema import Schema, resolve
+from ansible.module_utils.sparklanes.lane.partial import Partial, apart
+from ansible.module_utils.sparklanes.lane.rules import lane_checks, negative_check
+from ansible.module_utils.sparklanes.lane.schema import Schema, resolve, resolve_apart
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.traps.rules import trap_checks
 
@@ -187,19 +188,13 @@ def _deployment(
             _, named = resolve(hostvars[host], options, host)
             checks += [check for check in named if check.id == "LANE.NAMES" and check.status == FAIL]
             continue
-        lane, resolved = resolve(hostvars[host], options, host)
-        # A name that nobody knows changes nothing of the others, which are judged in the same run; a wrong value might mislead the rest.
-        usable = all(check.status != FAIL or check.id == "LANE.NAMES" for check in resolved)
+        # A name that nobody knows changes nothing of the others; of a wrong value nobody judges what it would mean.
+        lane, resolved, wrong = resolve_apart(hostvars[host], options, host)
         checks += resolved
-        if not usable:
-            checks += flag_checks(lane, host)
+        if wrong:
+            checks += [check for check in _of_lane(Partial(lane, wrong), host, options, hostvars[host]) if check.status != PASS]
         else:
-            checks += [
-                *lane_checks(lane, host),
-                *limit_checks(lane, host),
-                *budget.checks(lane, host),
-                *trap_checks(lane, host, options, hostvars[host]),
-            ]
+            checks += _of_lane(lane, host, options, hostvars[host])
             lanes[host] = lane
     if lanes and len(lanes) == len(hosts):
         checks += [
@@ -213,6 +208,14 @@ def _deployment(
         found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"
         checks.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one lane for all ranks", "Set lane for the group."))
     return checks
+
+
+def _of_lane(lane: Mapping[str, Any], host: str, options: Schema, variables: Mapping[str, Any]) -> list[Check]:
+    """All that a resolved lane says by itself; of a partial one, what its wrong values have no part in."""
+    return [
+        *apart((lane_checks, limit_checks, budget.checks), lane, host),
+        *apart([trap_checks], lane, host, options, variables),
+    ]
 
 
 def address_of(host: str, variables: Mapping[str, Any]) -> str:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.common.tables import columns
+from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
 
@@ -275,12 +277,13 @@ def left_when_serving(lane: Lane, node: Node | None = None) -> tuple[float | Non
 
 def checks(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """Whether the lane may boot on this Spark; without `node`, on any Spark (preflight)."""
-    made = [*check_context(lane, host), *check_reported(lane, host)]
+    made = apart((check_context, check_reported), lane, host)
     if lane.get("lane_gpu_arch") in APART:
         return made
-    made += check_fit(lane, host, node)
-    made += check_utilization(lane, host) if node is None else check_utilization_to_come(lane, host, node)
-    made += [*check_scoring(lane, host, node), *check_shm(lane, host, node)]
+    utilization = check_utilization if node is None else partial(check_utilization_to_come, node=node)
+    made += apart(
+        [partial(check_fit, node=node), utilization, partial(check_scoring, node=node), partial(check_shm, node=node)], lane, host
+    )
     return made
 
 

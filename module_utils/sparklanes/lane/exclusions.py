@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.view import View
 
 # Found, expected, remedy.
@@ -35,14 +36,9 @@ BACKENDS = ("mp", "uni", "external_launcher")
 ASYNC_UNFIT = ("ngram", "medusa", "mlp_speculator", "suffix")
 
 
-def exclusions(view: View) -> Iterator[Exclusion]:
+def exclusions(view: View) -> list[Exclusion]:
     """What in this lane excludes something else."""
-    yield from _pairs(view)
-    yield from _world(view)
-    yield from _numbers(view)
-    yield from _speculation(view)
-    yield from _json(view)
-    yield from _api(view)
+    return apart((_pairs, _world, _numbers, _speculation, _json, _api), view)
 
 
 def _given(view: View, flag: str) -> bool:

@@ -12,6 +12,7 @@ from ansible.module_utils.sparklanes.common.sizes import MIB, TIB
 from ansible.module_utils.sparklanes.engine.flags import canonical_flag
 from ansible.module_utils.sparklanes.host import sysctl
 from ansible.module_utils.sparklanes.lane.exclusions import exclusions
+from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
@@ -69,7 +70,8 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def limit_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     """Numbers that can't be, and settings that exclude each other, in a resolved lane."""
-    conflicts: list[Check] = as_checks(list(_conflicts(View(lane))), host, {"LANE.CONFLICT": "nothing excludes another thing"})
+    faults = apart((_steps, _exclusions, _both_ways, _graphs, _times), View(lane))
+    conflicts: list[Check] = as_checks(faults, host, {"LANE.CONFLICT": "nothing excludes another thing"})
     return [*number_checks(lane, host), *conflicts]
 
 
@@ -77,7 +79,7 @@ def number_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     """Numbers that nothing could honour are refused on the controller, before anything is written anywhere."""
     faults = []
     for pattern, (least, most) in RANGES.items():
-        for name, value in _values(lane, pattern):
+        for name, value in apart([_values], lane, pattern):
             if value is not None and not least <= value <= most:
                 expected = f"{least:,.10g} to {most:,.10g}" if most != float("inf") else f"{least:,.10g} or more"
                 remedy = f"Correct {name} in the lane or in your own file."
@@ -96,7 +98,7 @@ def _values(lane: Mapping[str, Any], pattern: str) -> Iterator[tuple[str, Any]]:
         yield f"{head}.{index}.{tail}", lookup(lane, f"{head}.{index}.{tail}")
 
 
-def _conflicts(view: View) -> Iterator[Fault]:
+def _steps(view: View) -> Iterator[Fault]:
     lane = view.lane
     batched, seqs = lane["lane_max_num_batched_tokens"], lane["lane_max_num_seqs"]
     if batched and seqs and batched < seqs:
@@ -111,12 +113,21 @@ def _conflicts(view: View) -> Iterator[Fault]:
             "a step that holds a whole prompt",
             "Remove --no-enable-chunked-prefill, or raise lane_max_num_batched_tokens.",
         )
+
+
+def _exclusions(view: View) -> Iterator[Fault]:
     for found, expected, remedy in exclusions(view):
         yield _conflict(found, expected, remedy)
-    for flag in lane["lane_engine_args"]:
+
+
+def _both_ways(view: View) -> Iterator[Fault]:
+    for flag in view.lane["lane_engine_args"]:
         name = canonical_flag(flag)
         if name.startswith("--no-") and view.args.get(f"--{name[5:]}") is not None:
             yield _conflict(f"{flag} stands beside --{name[5:]}", "one of them", "Set the one that is not meant to null.")
+
+
+def _graphs(view: View) -> Iterator[Fault]:
     mode = str(view.json("--compilation-config").get("cudagraph_mode") or "NONE").upper()
     if view.has("--enforce-eager") and mode != "NONE":
         yield _conflict(
@@ -124,6 +135,10 @@ def _conflicts(view: View) -> Iterator[Fault]:
             "graphs or none",
             "Set --enforce-eager: null to have graphs, or --compilation-config: null.",
         )
+
+
+def _times(view: View) -> Iterator[Fault]:
+    lane = view.lane
     if lane["lane_boot_stall_seconds"] > lane["lane_boot_timeout_seconds"]:
         yield _conflict(
             f"lane_boot_stall_seconds {lane['lane_boot_stall_seconds']} exceeds lane_boot_timeout_seconds {lane['lane_boot_timeout_seconds']}",

@@ -13,6 +13,7 @@ from ansible.module_utils.sparklanes.common.secrets import secret_keys, secret_n
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
+from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.render import mounts
 
 # Environment that belongs to a host's fabric or to its rank: never in a lane.
@@ -59,14 +60,8 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 
 def lane_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
     """What a resolved lane says that no rank could honour."""
-    faults = [*_flag_faults(lane), *_env_faults(lane), *_world_faults(lane), *_file_faults(lane), *_container_faults(lane)]
+    faults = apart((_flag_faults, _env_faults, _world_faults, _port_faults, _file_faults, _container_faults), lane)
     checks: list[Check] = as_checks(faults, host, RULES)
-    return checks
-
-
-def flag_checks(lane: Mapping[str, Any], host: str) -> list[Check]:
-    """What is wrong with flags and environment of a lane of which other values are wrong too: they stand for themselves."""
-    checks: list[Check] = as_checks([*_flag_faults(lane), *_env_faults(lane)], host, {})
     return checks
 
 
@@ -176,6 +171,9 @@ def _world_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     dcp = lane["lane_engine_args"].get("--decode-context-parallel-size")
     if dcp is not None and (not str(dcp).isdigit() or int(dcp) < 1 or tp % int(dcp)):
         yield Fault("LANE.WORLD", f"--decode-context-parallel-size {dcp} with tensor parallel {tp}", "a divisor of it", "")
+
+
+def _port_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     ports = (lane["lane_port"], lane["lane_master_port"])
     if ports[0] == ports[1] or not all(0 < port < 65536 for port in ports):
         yield Fault("LANE.WORLD", f"lane_port {ports[0]}, lane_master_port {ports[1]}", "two different ports", "")

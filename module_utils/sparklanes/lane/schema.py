@@ -235,20 +235,28 @@ def resolve(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[d
 
     `variables` may hold anything; only `lane_*` is looked at. The lane is usable only if no check failed.
     """
-    given, faults = _read(variables)
-    faults += _unknown_names(given, options)
+    lane, checks, _ = resolve_apart(variables, options, host)
+    return lane, checks
+
+
+def resolve_apart(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[dict[str, Any], list[Check], frozenset[str]]:
+    """As `resolve`, and the names whose value is wrong. A part that nobody knows changes nothing of the others and makes none wrong."""
+    given, unread = _read(variables)
+    faults = [*unread.values(), *_unknown_names(given, options)]
     lane: dict[str, Any] = {}
+    wrong: set[str] = set()
     for name, option in options.items():
-        value, wrong = _value(option, given)
-        faults += wrong
-        lane[name] = value
-    return lane, as_checks(faults, host, {"LANE.NAMES": "all known", "LANE.TYPES": "all as defined"})
+        lane[name], found = _value(option, given)
+        faults += found
+        if any(fault.id != "LANE.NAMES" for fault in found) or any(name + layer in unread for layer in LAYERS):
+            wrong.add(name)
+    return lane, as_checks(faults, host, {"LANE.NAMES": "all known", "LANE.TYPES": "all as defined"}), frozenset(wrong)
 
 
-def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-    """The values of `lane_*`. By name, not by items(): reading one of Ansible's variables fills in its templates."""
+def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Fault]]:
+    """The values of `lane_*`, and name → what is wrong with its template. By name, not by items(): reading one fills in its templates."""
     given: dict[str, Any] = {}
-    faults: list[Fault] = []
+    faults: dict[str, Fault] = {}
     for name in variables:
         if name.startswith(PREFIX):
             try:
@@ -257,7 +265,7 @@ def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
             except Exception as error:  # whatever Ansible has to say of a template is said with the variable's name
                 given[name] = None
                 text = f"{name} has a template that can't be filled in: {error}"
-                faults.append(Fault("LANE.TEMPLATES", text, "defined variables", "Define what it names, or correct it."))
+                faults[name] = Fault("LANE.TEMPLATES", text, "defined variables", "Define what it names, or correct it.")
     return given, faults
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from ansible.module_utils.sparklanes.engine.flags import FLAT_FLAGS, HEAD_FLAGS, canonical_flag
+from ansible.module_utils.sparklanes.lane.partial import Partial
 
 # Flags whose value is JSON.
 JSON_FLAGS = {
@@ -75,9 +76,11 @@ class View:
     lane: Mapping[str, Any]
 
     @cached_property
-    def args(self) -> dict[str, Any]:
+    def args(self) -> Mapping[str, Any]:
         """All flags by their usual names, those with a variable too; dotted ones folded into the JSON they belong to."""
-        flags = {flag: self.lane[name] for flag, name in {**HEAD_FLAGS, **FLAT_FLAGS}.items() if self.lane[name] is not None}
+        named = {**HEAD_FLAGS, **FLAT_FLAGS}
+        wrong = self.lane.wrong if isinstance(self.lane, Partial) else frozenset()
+        flags = {flag: self.lane[name] for flag, name in named.items() if name not in wrong and self.lane[name] is not None}
         for flag, value in self.lane["lane_engine_args"].items():
             first, *path = flag.split(".")
             name = canonical_flag(first)
@@ -91,7 +94,7 @@ class View:
                 inner[key] = dict(mapping(inner.get(key)))
                 inner = inner[key]
             inner[path[-1]] = value
-        return flags
+        return Partial(flags, [flag for flag, name in named.items() if name in wrong]) if wrong else flags
 
     def json(self, flag: str) -> dict[str, Any]:
         return mapping(self.args.get(flag))

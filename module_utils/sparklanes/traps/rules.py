@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, SKIP, WARN, Check, Fault, as_checks
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.schema import Schema
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.traps import cache as traps_cache
@@ -54,7 +55,7 @@ def trap_checks(lane: Mapping[str, Any], host: str, options: Schema, variables: 
     view = View(lane)
     for rule in rules:
         if rule.severity != NOTE:
-            checks += [_check(rule, found, host, accepted.get(rule.id, "")) for found in rule.find(view)]
+            checks += [_check(rule, found, host, accepted.get(rule.id, "")) for found in apart([rule.find], view)]
     return checks or [Check("LANE.TRAPS", host, PASS, f"none of {len(rules)} traps")]
 
 

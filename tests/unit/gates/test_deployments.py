@@ -177,8 +177,55 @@ def test_one_mistake_hides_no_other() -> None:
     wrong = {"lane_prot": 1, "lane_engine_args": {"--port": 1, "--enable-auto-tool-choice": True}, "lane_container": {}}
     found = judge(solo(**wrong), groups, ["s1", "s2"], "launch")
     assert {check.id for check in bad(found)} == {"LANE.NAMES", "LANE.FLAGS", "LANE.CONFLICT", "LANE.CONTAINER"}
-    found = judge(solo(**wrong, lane_max_model_len="many"), groups, ["s1", "s2"], "launch")
-    assert {check.id for check in bad(found)} == {"LANE.NAMES", "LANE.TYPES", "LANE.FLAGS"}
+    wrong |= {"lane_port": 0, "lane_max_model_len": "many", "lane_overlays": [{"source": "a", "target": "/b", "sha256": "c"}]}
+    found = judge(solo(**wrong), groups, ["s1", "s2"], "launch")
+    every = {
+        "LANE.NAMES",
+        "LANE.TYPES",
+        "LANE.FLAGS",
+        "LANE.CONFLICT",
+        "LANE.CONTAINER",
+        "LANE.NUMBERS",
+        "LANE.WORLD",
+        "LANE.FILES",
+    }
+    assert {check.id for check in bad(found)} == every
+
+
+NO_VALUE: dict[str, Any] = {"dict": 5, "list": {"a": 1}, "str": [1], "path": "x", "raw": None}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, option in OPTIONS.items() if option.type != "raw" and not option.by_target)
+)
+def test_a_wrong_value_has_no_consequences_and_hides_no_mistake(name: str) -> None:
+    """Of each variable of a lane: what would only follow from it is not said, and what stands for itself is."""
+    groups, hosts = {"sparks": ["s1", "s2"]}, ["s1", "s2"]
+    value = NO_VALUE.get(OPTIONS[name].type, "no such")
+    found = judge(solo(**{name: value}), groups, hosts, "launch")
+    assert {check.id for check in bad(found)} <= {"LANE.TYPES", "LANE.CHOICE"}
+    assert bad(found)
+    before = {check.found for check in judge(solo(), groups, hosts, "launch")}
+    assert {check.found for check in found if check.status == "warn"} <= before
+    if "LANE.CHOICE" not in {check.id for check in bad(found)}:
+        for other, wrong in (("lane_served_model_name", []), ("lane_boot_stall_seconds", -5)):
+            if other != name:
+                alone = {check.found for check in bad(judge(solo(**{other: wrong}), groups, hosts, "launch"))}
+                both = {check.found for check in bad(judge(solo(**{name: value, other: wrong}), groups, hosts, "launch"))}
+                assert alone <= both, other
+
+
+def test_a_template_that_cannot_be_filled_in_is_a_wrong_value() -> None:
+    class Lazy(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == "lane_max_num_seqs":
+                raise ValueError("'nope' is undefined")
+            return super().__getitem__(name)
+
+    told = Lazy(variables(lane_max_num_seqs="{{ nope }}", lane_port=0))
+    _, checks, wrong = lane_schema.resolve_apart(told, OPTIONS, "s1")
+    assert wrong == {"lane_max_num_seqs"}
+    assert [check.id for check in bad(checks)] == ["LANE.TEMPLATES"]
 
 
 def test_a_lane_that_bears_another_name() -> None:

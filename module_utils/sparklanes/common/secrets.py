@@ -37,7 +37,6 @@ _PAIRS = {
     ),
     *((first, "pass") for first in ("root", "smtp", "ssh", "sudo", "user", "vault")),
     *((first, "auth") for first in ("basic", "docker", "http", "npm", "proxy", "redis", "registry")),
-    *((first, "pat") for first in ("github", "gitlab", "git", "azure")),
     ("connection", "string"),
 }
 # What the last word makes of the name: where the secret is, what it is called or how long it may be, not the secret.
@@ -53,14 +52,21 @@ _TEXT = _words(
     "reasoning sampled sep sink special start stop tgt think thinking unk video vision"
 )
 _TABLE = _words("cache config dict foreign group lookup lora object partition primary public query routing shard sort state")
+# A pass of a compiler or an algorithm, not one into somewhere: FUSION_PASS, TWO_PASS.
+_PASS_OVER = _words(
+    "all backward compile compiler custom decode dry fast first forward fuse fused fusion gemm grad graph inductor lowering multi noop one opt "
+    "optimization optimizer post pre prefill reduce second single split three two"
+)
 _NAMES_OF_FILES = frozenset({"google_application_credentials"})
 
-# Hugging Face, OpenAI and Anthropic, GitHub, GitLab, NVIDIA, Slack, Google, Groq; a web token, a private key, a password in an address.
+# Hugging Face, OpenAI and Anthropic, GitHub, GitLab, NVIDIA, Slack, Google, Groq, AWS, Docker, PyPI, npm; a web token, a private key; in an
+# address a password (up to the last @ of its host), or a name so long that it is a token.
 _LOOKS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|nvapi-[\w-]{30,}"
-    r"|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{35}|gsk_[A-Za-z0-9]{30,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
-    r"|-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----"
-    r"|(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"
+    r"|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{35}|gsk_[A-Za-z0-9]{30,}|A[KS]IA[A-Z0-9]{16}|dckr_pat_[\w-]{20,}|pypi-[\w-]{40,}|npm_[A-Za-z0-9]{36}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+    r"|-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----"
+    r"|(?<=://)[^\s/:@?#]*:[^\s/?#]+(?=@)"
+    r"|(?<=://)[^\s/:@?#]{20,}(?=@)"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # A name and what parts it from its value: `--flag value`, `NAME=value`, `"name": "value"`.
@@ -91,7 +97,8 @@ def secret_name(name: str) -> bool:
     return (
         bool(_JOINED_KEY.fullmatch(last))
         or (last == "key" and not _TABLE & before)
-        or (last in ("pwd", "pw") and bool(before))  # PWD alone is the folder of a shell
+        or (last in ("pwd", "pw", "pat") and bool(before))  # PWD alone is the folder of a shell
+        or (last == "pass" and bool(before) and not _PASS_OVER & before)
     )
 
 

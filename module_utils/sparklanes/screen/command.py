@@ -28,8 +28,6 @@ VERBS = (
     "render_",
     "stop_",
 )
-# As common.secrets, and what Ansible itself calls passwords.
-PASSWORDS = ("_pass", "_password", "_passphrase")
 
 # A verb as texts name it, ours and those of modules on a Spark: `playbooks/stop.yml -l pair_a`, `ansible-playbook site.yml`.
 _NAMED = re.compile(
@@ -131,7 +129,7 @@ def variables(raw: str) -> dict[str, Any]:
 
 def secret(name: str, value: Any) -> bool:
     """Whether a variable is a secret or has one anywhere in it."""
-    if secret_name(name) or name.lower().endswith(PASSWORDS):
+    if secret_name(name):
         return True
     if isinstance(value, Mapping):
         return any(secret(str(key), below) for key, below in value.items())

@@ -15,7 +15,8 @@ SECRET = """
     AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN OPENAI_KEY OPENAI_API_KEY S3_ACCESS_KEY VLLM_API_KEY HF_TOKEN hf_token hfToken HFTOKEN HF_TOKEN_2
     HUGGING_FACE_HUB_TOKEN WANDB_API_KEY API_KEYS apiKey APIKey APIKEY openai_apikey accessToken secretAccessKey DB_PASSWD db_passwd
     MYSQL_PWD PGPASSWORD DB_PASS SMTP_PASS RSYNC_PASSWORD password PASSWORD PASSWORDS SECRET CLIENT_SECRET CLIENT_SECRETS SECRET_KEY_BASE TOKEN KEY
-    key API_TOKENS AUTH_TOKENS TS_AUTHKEY GPG_PASSPHRASE GIT_CREDENTIALS NPM_AUTH BASIC_AUTH AUTHORIZATION BEARER_TOKEN GITHUB_PAT
+    key API_TOKENS AUTH_TOKENS TS_AUTHKEY GPG_PASSPHRASE GIT_CREDENTIALS NPM_AUTH BASIC_AUTH AUTHORIZATION BEARER_TOKEN GITHUB_PAT GH_PAT MY_PAT
+    WANDB_APIKEY MY_PASS ansible_become_pass ansible_ssh_pass MY_KEY DEPLOY_KEY AZURE_CREDENTIAL
     AZURE_STORAGE_CONNECTION_STRING AZURE_STORAGE_KEY SSH_PRIVATE_KEY SIGNING_KEY ENCRYPTION_KEY VLLM_API_KEY_OLD LMCACHE_REDIS_PASSWORD
     --api-key --hf-token --api_key --ssl-keyfile-password --some-auth-token --redis.password X-API-Key
 """
@@ -23,7 +24,7 @@ NONE = """
     TOKENIZERS_PARALLELISM TOKENIZER KEYBOARD MONKEY MONKEYPATCH TURKEY MAX_TOKENS MIN_TOKENS NUM_TOKENS COPY_TOKENS BATCHED_TOKENS MAX_TOKEN
     MAX_NEW_TOKEN EOS_TOKEN PAD_TOKEN BOS_TOKEN IMAGE_TOKEN KEYS KEYSTONE PUBLIC_KEY PRIMARY_KEY CACHE_KEY PARTITION_KEY SORT_KEY PWD OLDPWD PATH
     HF_HUB_DISABLE_IMPLICIT_TOKEN HF_TOKEN_PATH PASSWORD_FILE SECRETS_DIR API_KEY_HEADER TOKEN_URL TOKEN_LIMIT KEY_PATH SECRET_NAME
-    GOOGLE_APPLICATION_CREDENTIALS PASS BYPASS COMPASS TWO_PASS FUSION_PASS PASSED AUTHOR AUTH ENABLE_AUTH SECRETARY PATTERN PATH_PATTERN
+    GOOGLE_APPLICATION_CREDENTIALS PASS BYPASS COMPASS TWO_PASS FUSION_PASS PASSED PAT COMPAT GLIBC_COMPAT VLLM_POST_GRAD_PASS PASS_MANAGER AUTHOR AUTH ENABLE_AUTH SECRETARY PATTERN PATH_PATTERN
     --max-num-batched-tokens --max-num-scheduled-tokens --tokenizer --tokenizer-mode --long-prefill-token-threshold --ssl-keyfile
     --return-tokens-as-token-ids --enable-prompt-tokens-details --spec-tokens --tokens-only --dbo-decode-token-threshold --port
     NCCL_IB_HCA NCCL_DEBUG VLLM_HOST_IP num_speculative_tokens kv_bytes_per_token max_new_tokens
@@ -61,6 +62,14 @@ LOOKS = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-_",
     "-----BEGIN PRIVATE KEY-----",
     "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+    "AKIA" + "A1" * 8,
+    "ASIA" + "A1" * 8,
+    "dckr_pat_" + "a" * 27,
+    "pypi-" + "a" * 60,
+    "npm_" + "a" * 36,
+    "--index-url https://user:p@ss@host/simple",
+    "https://" + "0123456789abcdef" * 2 + "@host/simple",
     "redis://user:pw@host:6379/0",
     "redis://:pw@host",
 ]
@@ -81,6 +90,10 @@ def test_what_looks_like_a_secret_is_one_under_any_name(text: str) -> None:
         "sk-short",
         "http://proxy:3128/",
         "http://[::1]:80/x@y",
+        "http://host:80?mail=x@y",
+        "ssh://git@github.com/a/b",
+        "rsync://sparklanes@10.0.0.1:18730/m",
+        "AKIAN",
         "tcp://10.0.0.1:29500",
         "registry.example.com:5000/vllm@sha256:" + "0" * 64,
         "-----BEGIN CERTIFICATE-----",
@@ -106,6 +119,7 @@ def test_what_does_not_look_like_one(text: str) -> None:
         ("X-API-Key: SECRET", "X-API-Key: (hidden)"),
         ("a=1 aws_secret_access_key=SECRET", "a=1 aws_secret_access_key=(hidden)"),
         ("redis://user:SECRET@host/0", "redis://(hidden)@host/0"),
+        ("redis://user:SEC@RET@host/0", "redis://(hidden)@host/0"),
         ("MAX_TOKENS=5 TOKENIZERS_PARALLELISM=false", "MAX_TOKENS=5 TOKENIZERS_PARALLELISM=false"),
     ],
 )

@@ -19,6 +19,7 @@ SINGLE = {
     "--memory": "memory",
     "--memory-swap": "memory_swap",
     "--gpus": "gpus",
+    "--pids-limit": "pids_limit",
 }
 
 

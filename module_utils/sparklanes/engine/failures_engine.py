@@ -27,6 +27,12 @@ ENGINE: tuple[Known, ...] = (
         "Free space where the engine writes (compile cache, logs) on this Spark.",
     ),
     known(
+        "no_more_processes",
+        r"can't start new thread|pthread_create failed[^:]{0,60}: Resource temporarily unavailable|fork: (?:retry: )?Resource temporarily",
+        "the rank may start no more processes or threads",
+        "Raise lane_container.pids_limit (0 is none), or the nproc of lane_container.ulimits; in a Spark that has run for long, look for what is left of dead engines.",
+    ),
+    known(
         "bad_flag",
         r"^(?:vllm|main\.py|\S{0,80}(?:vllm|api_server)\S{0,40}?)(?: serve)?: error: (?P<what>.+)",
         "the engine refused its arguments: {what}",

@@ -34,6 +34,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "lane_max_num_batched_tokens": (1, 16 * MIB),
     "lane_kv_cache_memory_bytes": (MIB, TIB),
     "lane_gpu_memory_utilization": (0.001, 1.0),
+    "lane_container.pids_limit": (0, 2**22),  # PID_MAX_LIMIT of the kernel
     "lane_swappiness": sysctl.RANGES["vm/swappiness"],
     "lane_swap_min_gib": (0, 256),
     "lane_engine_boots_warn": (0, 100_000),

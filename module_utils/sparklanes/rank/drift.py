@@ -156,6 +156,10 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if memory:
         yield "memory", memory
         yield "memory_swap", swap or 2 * memory  # Docker's own default
+    if (options.get("pids_limit") or 0) > 0:
+        yield "pids_limit", int(options["pids_limit"])
+    if options.get("no_new_privileges"):
+        yield "no_new_privileges", True
     if options.get("gpus"):
         yield "gpus", str(options["gpus"]).strip('"')
     for text in options.get("ulimits") or []:
@@ -212,6 +216,8 @@ def spec_of_inspect(
             "shm_size": host.get("ShmSize"),
             "memory": host.get("Memory"),
             "memory_swap": host.get("MemorySwap"),
+            "pids_limit": host.get("PidsLimit"),
+            "no_new_privileges": any(_forbids_privileges(str(one)) for one in host.get("SecurityOpt") or []),
             "gpus": _gpus(host.get("DeviceRequests") or []) or ("all" if host.get("Runtime") == "nvidia" else None),
             "ulimits": [f"{one['Name']}={one['Soft']}:{one['Hard']}" for one in host.get("Ulimits") or []],
             "cap_add": list(host.get("CapAdd") or []),
@@ -224,6 +230,12 @@ def spec_of_inspect(
             ],
         },
     }
+
+
+def _forbids_privileges(option: str) -> bool:
+    """`no-new-privileges`, also with `:true` or `=true` after it."""
+    name, _, value = option.replace("=", ":").partition(":")
+    return name == "no-new-privileges" and value in ("", "true")
 
 
 def _gpus(requests: Iterable[Mapping[str, Any]]) -> str | None:

@@ -15,6 +15,10 @@ OVERLAY_ROOT = "/var/lib/sparklanes/overlays"
 # nothing to others; `docker logs` reads it, also the parts that were turned over.
 LOG_OPTIONS = (("--log-driver", "json-file"), ("--log-opt", "max-size=64m"), ("--log-opt", "max-file=4"))
 
+# A rank is root in its container, with the host's network and IPC, and may run code that came with a model: no program of the image gives it
+# more than it began with. It costs an engine nothing: none becomes another user.
+CONFINED = (("--security-opt", "no-new-privileges"),)
+
 
 def overlay_path(source: str, sha256: str | None) -> str:
     """Where an overlay or extra lies on a Spark: by content, so that a release finds its own even after the lane changed."""
@@ -31,11 +35,13 @@ def _create_options(spec: Mapping[str, Any]) -> list[tuple[str, ...]]:
     options = spec["options"]
     # What staging did not bring is an error, not a reason to fetch something during a launch.
     parts: list[tuple[str, ...]] = [("--name", spec["container"]), ("--pull", "never"), ("--restart", "no")]
-    parts += LOG_OPTIONS
+    parts += (*LOG_OPTIONS, *CONFINED)
     parts += [("--label", f"{name}={value}") for name, value in spec["labels"].items()]
     for key in ("network", "ipc", "shm_size", "memory", "memory_swap", "gpus"):
         if options.get(key) is not None:
             parts.append((f"--{key.replace('_', '-')}", str(options[key])))
+    if options.get("pids_limit"):  # where this Docker's kernel has no such controller, it says so and goes on without
+        parts.append(("--pids-limit", str(options["pids_limit"])))
     for key, flag in (("ulimits", "--ulimit"), ("cap_add", "--cap-add"), ("devices", "--device")):
         parts += [(flag, str(value)) for value in options.get(key) or []]
     for mount in spec["mounts"]:

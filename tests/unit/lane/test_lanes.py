@@ -682,6 +682,8 @@ def test_the_command_for_docker() -> None:
         "--name sparklanes-sparks-rank0",
         "--pull never",
         "--restart no",
+        "--security-opt no-new-privileges",
+        "--pids-limit 32768",
         "--label sparklanes.deployment=sparks",
         "--network host",
         "--ipc host",
@@ -703,6 +705,24 @@ def test_the_command_for_docker() -> None:
     assert not {"--memory", "--shm-size", "--gpus", "--entrypoint"} & set(
         rank_spec.docker_create_argv(spec(lane_container_family={}))
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [(None, ["--pids-limit", "32768"]), (65536, ["--pids-limit", "65536"]), ("100000", ["--pids-limit", "100000"]), (0, [])],
+)
+def test_a_lane_raises_the_limit_of_processes_or_leaves_it_out(limit: Any, words: list[str]) -> None:
+    made = spec(lane_container_override={"pids_limit": limit})
+    argv = rank_spec.docker_create_argv(made)
+    assert [word for before, word in zip(["", *argv], argv, strict=False) if "--pids-limit" in (before, word)] == words
+
+
+def test_a_release_frozen_before_there_were_such_limits_is_confined_too() -> None:
+    made = spec()
+    made["options"] = {name: value for name, value in made["options"].items() if name not in ("pids_limit", "no_new_privileges")}
+    argv = rank_spec.docker_create_argv(made)
+    assert argv[argv.index("--security-opt") + 1] == "no-new-privileges"
+    assert "--pids-limit" not in argv
 
 
 def test_the_text_for_people_is_the_same_command() -> None:

@@ -170,6 +170,8 @@ def inspected(ours: dict[str, Any]) -> dict[str, Any]:
             "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
             "ShmSize": size_or_none(options["shm_size"]) or 64 * 2**20,
             "Memory": size_or_none(options["memory"]) or 0,
+            "PidsLimit": options.get("pids_limit") or None,
+            "SecurityOpt": ["no-new-privileges"] if options.get("no_new_privileges") else None,
             "MemorySwap": size_or_none(options["memory_swap"]) or 2 * (size_or_none(options["memory"]) or 0),
             "Ulimits": [
                 {"Name": name, "Soft": int(bounds.split(":")[0]), "Hard": int(bounds.split(":")[-1])}

@@ -41,11 +41,11 @@ from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of, fabrics_of
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
+from ansible.module_utils.sparklanes.gates import exposure, network, preflight
 from ansible.module_utils.sparklanes.gates import forcing as gates_forcing
 from ansible.module_utils.sparklanes.gates import ground as gates_ground
 from ansible.module_utils.sparklanes.gates import health as gates_health
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
-from ansible.module_utils.sparklanes.gates import network, preflight
 from ansible.module_utils.sparklanes.gates import reboot as gates_reboot
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.lane import budget
@@ -479,6 +479,7 @@ class FilterModule:
             "sparklanes_before_reboot": before_reboot,
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,
+            "sparklanes_doors": exposure.doors,
             "sparklanes_engine": gates_forcing.engine,
             "sparklanes_forcing_said": gates_forcing.said,
             "sparklanes_frozen_engine": gates_forcing.frozen_engine,

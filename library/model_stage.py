@@ -223,7 +223,8 @@ models:
   description:
     - Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors) and
       C(lacking) and C(lacks) (how many files, and which), C(free_bytes), C(filesystem) and C(server) of its disk, and
-      C(manifest_sha256), one hash of all its contents that is equal on two Sparks exactly where their files are.
+      C(manifest_sha256), one hash of all its contents that is equal on two Sparks exactly where their files are, and C(code), the
+      sha256 of each of its *.py, by name.
   type: list
   elements: dict
   returned: always
@@ -369,7 +370,7 @@ class Stage:
         return {
             "changed": False,
             "staged": all(one.staged for one in standings),
-            "models": [one.to_dict() for one in standings],
+            "models": [{**one.to_dict(), "code": code_of(ModelStore(self.staged_dir, one.model.path))} for one in standings],
             "checks": [check.to_dict() for check in checks],
             "plan": plan(standings, source, free_bytes, speed_of(self.staged_dir, kind, limit, verify_limit)),
             "actions": [],
@@ -457,6 +458,14 @@ class Stage:
             "attached": not began,
             "actions": [f"{'started' if began else 'attached to'} job {JOB} ({name})"],
         }
+
+
+def code_of(store: ModelStore) -> dict[str, str]:
+    """The *.py of a model, which an engine may run: name → sha256 as it was read or is listed, empty where neither says it."""
+    manifest, records = store.manifest(), store.records()
+    listed = {name: content.sha256 for name, content in manifest.files.items()} if manifest else {}
+    read = {name: record.sha256 for name, record in records.items()}
+    return {name: read.get(name) or listed.get(name, "") for name in sorted({*listed, *read}) if name.endswith(".py")}
 
 
 def arrived(path: str) -> int:

@@ -19,9 +19,9 @@ from ansible.module_utils.sparklanes.fabric import cluster as fabric_cluster
 from ansible.module_utils.sparklanes.fabric import nccl_conf
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
+from ansible.module_utils.sparklanes.gates import exposure, readiness
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import image as gates_image
-from ansible.module_utils.sparklanes.gates import readiness
 from ansible.module_utils.sparklanes.gates.preflight import CONTROLLER
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import room
@@ -93,6 +93,7 @@ def gate_a(
         made += readiness.ports(host, known, readiness.wanted_ports(spec), deployment, stopped=False)
         made.append(readiness.image(host, known, str(spec["image"])))
         made += [readiness.staged(host, id_, hostvars[host].get(name)) for id_, name in STAGING.items()]
+        made += exposure.remote_code(host, lanes.get(host) or {}, hostvars[host].get(STAGING["WEIGHTS.STAGED"]))
         if known.get("image"):
             made.append(nccl_conf.image_conf_check(host, known.get("image_conf"), spec))
         made += fabric_reach.gate_checks(host, plans.get(host) or {}, known, facts[hosts[0]])

@@ -13,6 +13,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
+from ansible.module_utils.sparklanes.gates import exposure
 from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
@@ -203,6 +204,7 @@ def _deployment(
         ]
         if needs == "launch":
             checks += [negative_check(lanes[hosts[0]], deployment), *launch_refusals(lanes[hosts[0]], deployment)]
+            checks.append(exposure.exposed(lanes[hosts[0]], deployment, hosts[0]))
     elif lanes and any(not hostvars[host].get("lane") for host in hosts):
         bare = [host for host in hosts if not hostvars[host].get("lane")]
         found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"

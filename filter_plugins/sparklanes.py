@@ -71,6 +71,7 @@ from ansible.module_utils.sparklanes.release import prune as release_prune
 from ansible.module_utils.sparklanes.release import restore as release_restore
 from ansible.module_utils.sparklanes.release import status as release_status
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
+from ansible.module_utils.sparklanes.weights import pip
 from ansible.module_utils.sparklanes.weights.chain import order as chain_order
 
 Given = str | Mapping[str, Any]
@@ -355,6 +356,15 @@ def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> s
         raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
 
 
+def pip_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """Arguments of pip: those that anybody may read, and those with a password as variables."""
+    try:
+        plain, environment = pip.split(lane_schema.plain(arguments))
+    except ValueError as error:
+        raise AnsibleFilterError(f"model_weights_pip_args: {error}") from error
+    return {"arguments": plain, "environment": environment}
+
+
 def one_time_secret(_: Any) -> str:
     """A new secret at each evaluation: store it at once."""
     return secrets.token_urlsafe(32)
@@ -547,6 +557,7 @@ class FilterModule:
             "sparklanes_management_addresses": chain_order.management_addresses,
             "sparklanes_models": chain_order.models,
             "sparklanes_one_time_secret": one_time_secret,
+            "sparklanes_pip": pip_arguments,
             "sparklanes_weights_lack": chain_order.lack,
             "sparklanes_weights_now": chain_order.now,
             "sparklanes_weights_servers": chain_order.servers,

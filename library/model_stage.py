@@ -94,15 +94,23 @@ options:
   token:
     description: For repositories that need one. Reaches the job through a pipe and is in no file.
     type: str
+  token_over_http:
+    description: Send O(token) to an O(endpoint) without TLS that is not this machine. Anybody on the way can read it.
+    type: bool
+    default: false
   hub_version:
     description: Version of C(huggingface_hub) in the virtual environment that is made on the fetching Spark.
     type: str
     default: 2.4.0
   pip_args:
-    description: Further arguments of C(pip install) for it, for instance an index of the site.
+    description: Further arguments of C(pip install) for it, for instance an index of the site. A password in them is refused, see O(pip_env).
     type: list
     elements: str
     default: []
+  pip_env:
+    description: Variables of pip (C(PIP_INDEX_URL)) that hold a password. They reach the job through a pipe and are in no file.
+    type: dict
+    default: {}
   chain:
     description: Needed for O(source=chain).
     type: dict
@@ -262,12 +270,14 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.checks import FAIL, sentence
 from ansible.module_utils.sparklanes.common.disk import free_bytes
+from ansible.module_utils.sparklanes.common.secrets import secret_value
 from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.weights import pip
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, incoming_of
-from ansible.module_utils.sparklanes.weights.hub import REPO
+from ansible.module_utils.sparklanes.weights.hub import REPO, token_refusal
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
@@ -297,8 +307,10 @@ OPTIONS: dict[str, Any] = {
     "repair": {"type": "bool", "default": True},
     "endpoint": {"type": "str", "default": "https://huggingface.co"},
     "token": {"type": "str", "no_log": True},
+    "token_over_http": {"type": "bool", "default": False, "no_log": False},
     "hub_version": {"type": "str", "default": "2.4.0"},
     "pip_args": {"type": "list", "elements": "str", "default": []},
+    "pip_env": {"type": "dict", "default": {}, "no_log": True},
     "chain": {
         "type": "dict",
         "options": {
@@ -344,11 +356,33 @@ class Stage:
         names = [model.name for model in self.models]
         if len(set(names)) != len(names) or len({model.path for model in self.models}) != len(names):
             raise StagingError("two models have the same name or the same path")
+        self.refuse_secrets()
         for name in ("workers", "verify_workers"):
             if self.params[name] < 1:
                 raise StagingError(f"{name} is {self.params[name]}; at least 1 is needed")
         self.staged_dir = Path(self.params["staged_dir"])
         self.jobs = Jobs(self.run, Path(self.params["jobs_dir"]))
+
+    def refuse_secrets(self) -> None:
+        """What would put a secret where others read it: on a wire, in the job's file, in the words of a command."""
+        source, mirror = self.params["source"], (self.params["mirror"] or {}).get("urls") or {}
+        if source == "hub" and self.params["token"] and not self.params["token_over_http"]:
+            refusal = token_refusal(self.params["endpoint"])
+            if refusal:
+                raise StagingError(refusal)
+        for what, address in [
+            ("endpoint", self.params["endpoint"]),
+            *((f"mirror.urls.{name}", url) for name, url in mirror.items()),
+        ]:
+            if secret_value(str(address)):
+                raise StagingError(
+                    f"{what} holds a password, which would stand in a file of the job: give the address without it"
+                )
+        if any(secret_value(argument) for argument in self.params["pip_args"]):
+            raise StagingError("pip_args holds a password, which would stand in a file of the job: give it as pip_env")
+        odd = [name for name in self.params["pip_env"] if not pip.VARIABLE.fullmatch(str(name))]
+        if odd:
+            raise StagingError(f"pip_env has {', '.join(map(str, odd))}; expected variables of pip, such as PIP_INDEX_URL")
 
     def run(self, command: list[str]) -> tuple[int, str, str]:
         code, output, error = self.module.run_command(command)
@@ -446,8 +480,10 @@ class Stage:
             "also": params["also"],
         }
         secrets = network_settings(os.environ) if params["source"] in ("hub", "mirror") else {}
-        if params["token"] and params["source"] == "hub":
-            secrets["token"] = params["token"]
+        if params["source"] == "hub":
+            secrets |= {f"env:{name}": str(value) for name, value in params["pip_env"].items()}
+            if params["token"]:
+                secrets["token"] = params["token"]
         if params["source"] == "chain":
             secrets["chain_secret"] = chain["secret"]
         began = self.jobs.start(JOB, "weights.stage:stage", args, secrets, same=lambda running: same_work(args, running))

@@ -34,6 +34,8 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "spark_survival_hold": "present",
         "spark_survival_hold_patterns": ["nvidia-*", "procps"],
         "sandbox_api_host": next(iter(state.nodes.values()))["mgmt"],
+        # What a person has in the environment for the real Hub has no business with this one, which speaks without TLS.
+        "model_weights_token": "",
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
         # The registry is on this machine: each node takes the image from it at once.
         "engine_image_spread": "never",

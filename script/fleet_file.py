@@ -16,11 +16,11 @@ RESERVED = ("all", "ungrouped", "sparks", "control", "localhost")
 
 VAULT_EXAMPLE = """\
 ---
-# Secrets of this site. Copy to vault.yml beside this file, take the # away, fill in, and encrypt:
-#   ansible-vault encrypt inventory/fleet/group_vars/all/vault.yml
+# Names of this site's secrets. A value written here would lie in plain text: write it in the editor of
+#   ansible-vault create inventory/fleet/group_vars/all/vault.yml
 # Then give Ansible the password: --ask-vault-pass, or ANSIBLE_VAULT_PASSWORD_FILE.
 #
-# The key that clients of the API must send. Leave it out and anyone who reaches the port may use the model.
+# The key that clients of the API must send below /v1. It is no door: docs/threat-model.md.
 # engine_api_key: "change-me"
 #
 # A token for gated models of the Hub; public models need none.

@@ -70,7 +70,18 @@ def render_rank(
         **({"jit_cache": jit_cache(lane)} if jit_cache(lane) else {}),
         "options": {
             key: container[key]
-            for key in ("network", "ipc", "shm_size", "ulimits", "cap_add", "devices", "gpus", "memory", "memory_swap", "pids_limit")
+            for key in (
+                "network",
+                "ipc",
+                "shm_size",
+                "ulimits",
+                "cap_add",
+                "devices",
+                "gpus",
+                "memory",
+                "memory_swap",
+                "pids_limit",
+            )
         }
         | {"restart": "no", "no_new_privileges": True},
         "api": {"host": lane["lane_api_host"], "port": lane["lane_port"]},

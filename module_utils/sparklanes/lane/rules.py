@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,6 +55,37 @@ FABRIC_SOURCES = (
     "hcas",
     "gid_index",
     "network",
+)
+# Folders of the system, in which no model of a lane belongs: what stages it writes and removes there as root. And those that hold more than it.
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+)
+_SHARED = (
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/srv",
+    "/tmp",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/lib/sparklanes",
+    "/var/log",
+    "/var/tmp",
 )
 _REVISION = re.compile(r"[0-9a-f]{40}")
 
@@ -203,12 +235,25 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     for where, text, pattern, expected in hashes:
         if text is not None and not pattern.fullmatch(str(text)):
             yield Fault("LANE.FILES", f"{where} is {text!r}", expected, "Copy it whole; leave it empty while unknown.")
+    for name in ("lane_model", "lane_drafter"):
+        model = lane[name] or {}
+        if model.get("path") and _holds_more(str(model["path"])):
+            own = str(model.get("repo") or "").rpartition("/")[2] or "NAME"
+            remedy = f"Give it a folder of its own, such as /var/lib/sparklanes/models/{own}."
+            found = f"{name}.path is {model['path']}, which holds more than a model"
+            yield Fault("LANE.FILES", found, "a folder of the model alone", remedy)
     targets: dict[str, int] = {}
     for mount in mounts(lane):
         targets[mount["target"]] = targets.get(mount["target"], 0) + 1
     for target, times in targets.items():
         if times > 1:
             yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
+
+
+def _holds_more(path: str) -> bool:
+    """Whether a folder is the system's, or holds what others put there."""
+    plain = "/" + posixpath.normpath(path).strip("/")
+    return plain in ("/", *_SYSTEM, *_SHARED) or plain.startswith(tuple(f"{folder}/" for folder in _SYSTEM))
 
 
 def _container_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:

@@ -768,6 +768,23 @@ def test_known_lanes_are_files_whose_names_ansible_can_load(tmp_path: Path) -> N
     assert lane_catalogue.known_shared([tmp_path]) == ["family_x", "kit_k"]
 
 
+@pytest.mark.parametrize("name", ["lane_model", "lane_drafter"])
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("/etc/ssh", True), ("/usr/share/models/x", True), ("/var/lib", True), ("/var/lib/", True), ("/var/lib/docker/x", True), ("/", True),
+        ("/srv/../etc/ssh", True), ("//etc/ssh", True), ("/home", True), ("/var/lib/sparklanes", True),
+        ("/var/lib/sparklanes/models/x", False), ("/srv/x", False), ("/home/me/x", False), ("/mnt/nas/x", False), ("/etcetera/x", False),
+        ("/data/hub/models--a--b/snapshots/abc", False),
+    ],
+)  # fmt: skip
+def test_a_model_has_a_folder_of_its_own(name: str, path: str, refused: bool) -> None:
+    model = {"repo": "a/b", "path": path, "container_path": f"/models/{name}", "sha256": {}}
+    found = [check for check in lane_rules.lane_checks({**lane(), name: model}, "s1") if check.status == "fail"]
+    assert [check.id for check in found] == ["LANE.FILES"] * refused
+    assert all("/var/lib/sparklanes/models/b" in check.remedy for check in found)
+
+
 BAD = "no hash"
 HASHES = {
     "lane_image": {"repository": "r/x", "digest": BAD, "ids": [BAD], "archive": {"path": "/x", "sha256": BAD}},

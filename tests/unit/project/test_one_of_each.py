@@ -24,6 +24,7 @@ SECOND = {
         "common/disk.py",
     },
     r"re\.compile\([^\n]*(?:TOKEN|PASSWORD|PASSWD)": {"common/secrets.py"},
+    r"[\"'](?:_pass|_?password|_?passwd|_?passphrase|_?api_?key)[\"'],\s*[\"']": {"common/secrets.py"},  # a list of such names
     r"\bRANGES\b.* = \{": {"lane/limits.py", "host/sysctl.py"},
     r"kernel/random/boot_id": {"common/clock.py"},
     r"\bGIB = ": {"common/sizes.py", "memory/page_cache.py"},

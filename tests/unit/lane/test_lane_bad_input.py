@@ -48,6 +48,7 @@ GOOD: dict[str, Any] = {
     "lane": "good",
     "lane_id": "good",
     "lane_title": "A good lane",
+    "lane_api_open": True,
     "lane_unknowns": [{"what": "nothing any more", "fill": "lane_port: 8000", "remedy": "None."}],
     "lane_nodes": 2,
     "lane_tensor_parallel_size": 2,

@@ -100,7 +100,7 @@ def main() -> None:
                 path = str(watch.record(params["deployment"]))
                 jobs.start(
                     name,
-                    watch.FUNCTION,
+                    watch.watch,
                     {"probes": params["probes"], "seconds": params["seconds"], "path": path},
                     properties=RUNS,
                 )

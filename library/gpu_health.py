@@ -173,7 +173,7 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, actions=[f"Load the GPU for {params['seconds']:g} s"])
     try:
-        started = jobs.start(gpu_measure.JOB, gpu_measure.FUNCTION, args)
+        started = jobs.start(gpu_measure.JOB, gpu_measure.burn, args)
     except (JobError, OSError) as error:
         module.fail_json(msg=str(error))
     did = f"{'Started' if started else 'Attached to'} job {gpu_measure.JOB}"

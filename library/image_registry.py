@@ -180,7 +180,7 @@ class Registry:
             (self.folder / name).read_text(encoding="ascii") for name in ("server.pem", "client.pem", "client.key")
         )
         args = {"folder": str(self.folder), "address": address, "port": port, "program": self.program()}
-        self.jobs.start(docker_registry.JOB, "docker.registry:serve", {**args, "idle_seconds": self.params["idle_seconds"]})
+        self.jobs.start(docker_registry.JOB, docker_registry.serve, {**args, "idle_seconds": self.params["idle_seconds"]})
         self.wait(address, port)
         with docker_registry.client_certificates(at, ca, certificate, key):
             digest = self.push(f"{at}/{self.params['repository']}:{TAG}")

@@ -98,7 +98,7 @@ from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.release.archive import JOB
+from ansible.module_utils.sparklanes.release.archive import JOB, archive_lane
 
 
 def start(module: AnsibleModule) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
         },
     }
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
-    began = jobs.start(JOB, "archiving:archive_lane", args)
+    began = jobs.start(JOB, archive_lane, args)
     return {"changed": True, "job": JOB, "attached": not began, "actions": [action], "image": args["image"]}
 
 

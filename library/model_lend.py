@@ -138,7 +138,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, where_lent
+from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, lend_models, where_lent
 from ansible.module_utils.sparklanes.weights.chain.offer import user_of
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit
@@ -202,7 +202,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         jobs.stop(JOB)  # Left by another staging, of other models or for other Sparks.
     began = jobs.start(
         JOB,
-        "weights.chain.lend:lend_models",
+        lend_models,
         args,
         {"secret": params["secret"]},
         {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700"},

@@ -282,7 +282,7 @@ from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
 from ansible.module_utils.sparklanes.weights.room import check_room
-from ansible.module_utils.sparklanes.weights.stage import JOB, network_settings
+from ansible.module_utils.sparklanes.weights.stage import JOB, network_settings, stage
 from ansible.module_utils.sparklanes.weights.standing import Standing, standing
 
 OPTIONS: dict[str, Any] = {
@@ -486,7 +486,7 @@ class Stage:
                 secrets["token"] = params["token"]
         if params["source"] == "chain":
             secrets["chain_secret"] = chain["secret"]
-        began = self.jobs.start(JOB, "weights.stage:stage", args, secrets, same=lambda running: same_work(args, running))
+        began = self.jobs.start(JOB, stage, args, secrets, same=lambda running: same_work(args, running))
         name = self.jobs.unit(JOB)
         return {
             "changed": True,

@@ -201,7 +201,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.quality.teacher_forcing.score import FUNCTION, JOB, Progress, Silent, run
+from ansible.module_utils.sparklanes.quality.teacher_forcing.score import JOB, Progress, Silent, job, run
 
 BUILD: dict[str, Any] = {
     "source": {"type": "dict", "required": True},
@@ -234,7 +234,7 @@ SCORING = ("base_url", "model", "build_corpus", "runs", "engine", "result_path",
 def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     params = module.params
     secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
-    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(params["job"], FUNCTION, args, secrets)
+    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(params["job"], job, args, secrets)
     did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"
     module.exit_json(changed=started, actions=[did], job=params["job"], attached=not started)
 

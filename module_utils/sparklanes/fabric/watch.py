@@ -21,7 +21,6 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 
 Facts = Mapping[str, Any]
 
-FUNCTION = "fabric.watch:watch"  # what jobs run
 ROOT = Path("/run/sparklanes/fabric")
 EVERY_SECONDS = 2.0  # between two words of one pair
 # Two words in a row that do not come back, each with its own time-out: a Spark that is busy for some seconds is no cut cable.

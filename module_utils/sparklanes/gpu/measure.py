@@ -32,7 +32,6 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.memory.page_cache import parse_meminfo
 
-FUNCTION = "gpu.measure:burn"
 JOB = "gpu-health"
 CONTAINER = "sparklanes-gpu-health"
 LABEL = "sparklanes.job"

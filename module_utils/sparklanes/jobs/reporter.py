@@ -87,6 +87,11 @@ class Reporter:
 JobFunction = Callable[[dict[str, Any], dict[str, str], Reporter], dict[str, Any]]
 
 
+def name_of(function: JobFunction) -> str:
+    """`weights.stage:stage`, as `resolve` takes it. Who has the function has imported it, so that it is in the payload."""
+    return f"{function.__module__.removeprefix(PACKAGE + '.')}:{function.__name__}"
+
+
 def resolve(function: str) -> JobFunction:
     """`weights.stage:stage` → the function. Only modules of this package."""
     module, _, name = function.partition(":")

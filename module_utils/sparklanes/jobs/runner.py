@@ -117,7 +117,7 @@ class Jobs:
     def start(
         self,
         job: str,
-        function: str,
+        function: reporter.JobFunction,
         args: Mapping[str, Any],
         secrets: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -139,7 +139,7 @@ class Jobs:
             folder = self.folder(job)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
-            spec = {"schema": SCHEMA, "job": job, "function": function, "secrets": bool(secrets)}
+            spec = {"schema": SCHEMA, "job": job, "function": reporter.name_of(function), "secrets": bool(secrets)}
             write_json(folder / "spec.json", {**spec, "args": dict(args)})
             copy_payload(folder / "payload.zip")
             if secrets:

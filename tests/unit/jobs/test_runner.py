@@ -19,6 +19,7 @@ from ansible.module_utils.sparklanes.jobs import payload
 from ansible.module_utils.sparklanes.jobs import reporter as jobs_reporter
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.jobs import state as jobs_state
+from ansible.module_utils.sparklanes.jobs.reporter import JobFunction, Reporter
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
@@ -40,6 +41,19 @@ def work(args, secrets, report):
         raise ValueError("unforeseen")
     return {"changed": True, "secret_length": len(secrets.get("token", "")), "args": args}
 """
+
+
+def of_module(name: str) -> JobFunction:
+    """The function above, as who has imported it knows it."""
+
+    def work(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> dict[str, Any]:
+        raise AssertionError("it runs in the job alone")
+
+    work.__module__ = f"{payload.PACKAGE}.{name}"
+    return work
+
+
+work, absent = of_module("worker"), of_module("nowhere")
 
 
 def test_a_user_of_the_machine_holds_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +122,7 @@ def ended(node: Jobs) -> jobs_state.Status:
 
 
 def test_a_job_runs_and_leaves_its_result(node: Jobs) -> None:
-    assert node.start("j", "worker:work", {"n": 1}, {"token": "abc"})
+    assert node.start("j", work, {"n": 1}, {"token": "abc"})
     status = ended(node)
     assert (status.failed, status.error) == (False, "")
     assert status.progress == "count  100 %  4 of 4 steps  step 3"
@@ -116,7 +130,7 @@ def test_a_job_runs_and_leaves_its_result(node: Jobs) -> None:
 
 
 def test_secrets_are_in_no_file_and_the_pipe_is_gone(node: Jobs) -> None:
-    node.start("j", "worker:work", {}, {"token": "s3cr3t"})
+    node.start("j", work, {}, {"token": "s3cr3t"})
     ended(node)
     folder = node.folder("j")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -127,37 +141,37 @@ def test_secrets_are_in_no_file_and_the_pipe_is_gone(node: Jobs) -> None:
 
 def test_a_second_start_attaches(node: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    assert node.start("j", "worker:work", {"gate": str(gate)})
-    assert not node.start("j", "worker:work", {"gate": str(gate)})
+    assert node.start("j", work, {"gate": str(gate)})
+    assert not node.start("j", work, {"gate": str(gate)})
     with pytest.raises(JobError, match="is running with other arguments: wait for it, or stop it with `systemctl stop"):
-        node.start("j", "worker:work", {"gate": "another"})
-    assert not node.start("j", "worker:work", {"gate": "another"}, same=lambda running: running["gate"] == str(gate))
+        node.start("j", work, {"gate": "another"})
+    assert not node.start("j", work, {"gate": "another"}, same=lambda running: running["gate"] == str(gate))
     gate.touch()
     assert not ended(node).failed
 
 
 def test_a_failure_that_explains_itself(node: Jobs) -> None:
-    node.start("j", "worker:work", {"fail": True})
+    node.start("j", work, {"fail": True})
     assert ended(node).error == "the disk is full"
     assert node.result("j") == {"seen": 4}
 
 
 def test_a_crash_leaves_its_trace_in_the_log(node: Jobs) -> None:
-    node.start("j", "worker:work", {"crash": True})
+    node.start("j", work, {"crash": True})
     assert ended(node).error == "ValueError: unforeseen"
     assert "Traceback" in (node.folder("j") / "log").read_text()
 
 
 def test_a_new_run_forgets_the_old_result(node: Jobs) -> None:
-    node.start("j", "worker:work", {})
+    node.start("j", work, {})
     ended(node)
-    node.start("j", "worker:work", {"crash": True})
+    node.start("j", work, {"crash": True})
     assert ended(node).failed
     assert node.result("j") is None
 
 
 def test_stop_is_said_as_such(node: Jobs, tmp_path: Path) -> None:
-    node.start("j", "worker:work", {"gate": str(tmp_path / "never")})
+    node.start("j", work, {"gate": str(tmp_path / "never")})
     wait_for(lambda: node.status("j").state.get("phase") == "count")
     assert node.stop("j")
     assert node.status("j").error == "stopped by SIGTERM"
@@ -165,7 +179,7 @@ def test_stop_is_said_as_such(node: Jobs, tmp_path: Path) -> None:
 
 
 def test_a_killed_job_is_noticed(node: Jobs, tmp_path: Path) -> None:
-    node.start("j", "worker:work", {"gate": str(tmp_path / "never")})
+    node.start("j", work, {"gate": str(tmp_path / "never")})
     state = wait_for(lambda: node.status("j").state)
     os.kill(state["pid"], signal.SIGKILL)
     status = ended(node)
@@ -174,7 +188,7 @@ def test_a_killed_job_is_noticed(node: Jobs, tmp_path: Path) -> None:
 
 
 def test_a_job_that_cannot_be_imported_says_so(node: Jobs) -> None:
-    node.start("j", "nowhere:work", {})
+    node.start("j", absent, {})
     assert "No module named" in ended(node).error
 
 
@@ -214,7 +228,7 @@ class Systemd:
 
 def test_the_unit_is_transient_and_knows_no_secret(tmp_path: Path) -> None:
     systemd = Systemd()
-    Jobs(systemd, tmp_path, systemd=True).start("stage", "worker:work", {"a": 1}, properties={"RuntimeDirectory": "x"})
+    Jobs(systemd, tmp_path, systemd=True).start("stage", work, {"a": 1}, properties={"RuntimeDirectory": "x"})
     command = next(command for command in systemd.commands if command[0] == "systemd-run")
     assert command[1:4] == ["--unit=sparklanes-job-stage.service", "--collect", "--quiet"]
     assert "--property=RuntimeDirectory=x" in command
@@ -228,4 +242,4 @@ def test_a_refused_unit_is_an_error(tmp_path: Path) -> None:
         return (1, "", "Unit exists\n") if command[0] == "systemd-run" else (0, "inactive\n", "")
 
     with pytest.raises(JobError, match="systemd did not start job stage: Unit exists"):
-        Jobs(refuse, tmp_path, systemd=True).start("stage", "worker:work", {})
+        Jobs(refuse, tmp_path, systemd=True).start("stage", work, {})

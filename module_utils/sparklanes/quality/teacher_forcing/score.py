@@ -28,7 +28,6 @@ from ansible.module_utils.sparklanes.quality.teacher_forcing.corpus import Build
 from ansible.module_utils.sparklanes.quality.teacher_forcing.window import fitting
 
 JOB = "score"
-FUNCTION = "quality.teacher_forcing.score:job"
 DECIMALS = 5
 # Bytes of a bank or record, unpacked. Those of 27,661 tokens are 2 MB; one of a million stays below.
 MOST = 256 * 2**20

@@ -172,6 +172,7 @@ def build(clone: Clone, engine: Containers, state: State, names: list[str], ligh
         with step("nodes ready"):
             for name in names:
                 wait_for(clone, name, state.nodes[name]["mgmt"])
+            limits = all(limits_processes(clone, name) for name in names)
         site_path = engine_site.result() if engine_site else None
         with step("engine image: into the registry"):
             digest = push_engine(clone, engine_base.result(), site_path, gateway, light)
@@ -185,6 +186,7 @@ def build(clone: Clone, engine: Containers, state: State, names: list[str], ligh
         "digest": digest,
         "vllm": engine_image.engine_version(),
         "revision": capture(["python3", *hub]).strip(),
+        "pids_limit": "yes" if limits else "no",
     }
 
 
@@ -353,6 +355,12 @@ def wait_for(clone: Clone, node: str, mgmt: str) -> None:
             return
         time.sleep(0.3)
     raise SandboxError(f"{node} ({mgmt}) isn't ready after 90 s, it said: {answer or 'nothing'}")
+
+
+def limits_processes(clone: Clone, node: str) -> bool:
+    """Whether the node's Docker keeps a limit of processes, or drops it with a warning because the machine withholds the controller."""
+    _, out, _ = attempt(ssh(clone, node, "docker info --format '{{.PidsLimit}}'"))
+    return out.strip() == "true"
 
 
 def condition(engine: Containers, state: State | None) -> str:

@@ -46,6 +46,8 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "sandbox_vllm_version": values["vllm"],
         "sandbox_model_revision": values["revision"],
     }
+    if values.get("pids_limit") == "yes":
+        shared["lane_container_site"] = {"pids_limit": 32768}  # as a lane has it anywhere else
     hosts = {name: {"ansible_host": node["mgmt"], "sandbox_fabric_ip": node["fabric"]} for name, node in state.nodes.items()}
     return {"all": {"children": {"sparks": {"hosts": hosts, "vars": shared}}}}
 

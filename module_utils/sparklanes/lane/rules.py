@@ -57,36 +57,10 @@ FABRIC_SOURCES = (
     "network",
 )
 # Folders of the system, in which no model of a lane belongs: what stages it writes and removes there as root. And those that hold more than it.
-_SYSTEM = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib64",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-    "/var/lib/docker",
-    "/var/lib/containerd",
-)
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var/lib/containerd", "/var/lib/docker")  # fmt: skip
 _SHARED = (
-    "/home",
-    "/media",
-    "/mnt",
-    "/opt",
-    "/root",
-    "/srv",
-    "/tmp",
-    "/var",
-    "/var/cache",
-    "/var/lib",
-    "/var/lib/sparklanes",
-    "/var/log",
-    "/var/tmp",
-)
+    "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/cache", "/var/lib", "/var/lib/sparklanes", "/var/lib/sparklanes/models", "/var/log", "/var/tmp",
+)  # fmt: skip
 _REVISION = re.compile(r"[0-9a-f]{40}")
 
 

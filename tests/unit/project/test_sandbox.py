@@ -478,6 +478,29 @@ def test_the_inventory_tells_what_the_lane_needs(tmp_path: Path) -> None:
         assert name in lane
 
 
+@pytest.mark.parametrize(
+    ("told", "site"), [({"pids_limit": "yes"}, {"pids_limit": 32768}), ({"pids_limit": "no"}, None), ({}, None)]
+)
+def test_a_limit_of_processes_is_asked_for_only_where_the_nodes_docker_keeps_it(
+    told: dict[str, str], site: Any, tmp_path: Path
+) -> None:
+    """Where it drops the limit, what runs would differ from what the lane renders."""
+    state = State(nodes=NODES, networks={"mgmt": "10.93.1.0/24", "fabric": "10.93.2.0/24"})
+    state.values = {"address": "10.93.1.1", "repository": "r/e", "digest": "d", "vllm": "0.32.0", "revision": "b" * 40} | told
+    sparks = yaml.safe_load(inventory.text(Clone(tmp_path), state))["all"]["children"]["sparks"]
+    assert sparks["vars"].get("lane_container_site") == site
+    family = yaml.safe_load((ROOT / "group_vars/family_sandbox.yml").read_text())
+    assert family["lane_container_family"]["pids_limit"] == 0
+
+
+@pytest.mark.parametrize(("answer", "keeps"), [("true\n", True), ("false\n", False), ("", False)])
+def test_the_nodes_docker_says_whether_it_keeps_a_limit_of_processes(
+    answer: str, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "attempt", lambda command: (0, answer, ""))
+    assert fleet.limits_processes(Clone(tmp_path), "spark-1") is keeps
+
+
 def test_the_inventory_folder_needs_nothing_from_outside() -> None:
     folder = ROOT / "inventory/sandbox"
     for link, target in {

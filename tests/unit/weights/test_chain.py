@@ -206,6 +206,21 @@ def test_silence_is_waited_out_then_told() -> None:
     assert made.hopeless(FILES, 92) == "near: silent for 91 s (no route)"
 
 
+@pytest.mark.parametrize("running", [True, False])
+def test_one_that_is_at_work_is_waited_for_though_no_byte_is_seen(running: bool) -> None:
+    """A client that starts on a busy Spark, or waits as the Hub asked it to, showed nothing for 100 s: the others had given up."""
+    made = choice("near", "other")
+    for now in (1.0, 40.0, 100.0):
+        made.offered("near", offer(0, running=running), now)
+        made.offered("other", Offer("model"), now)
+    assert (made.hopeless(FILES, 100) == "") is running
+    made.offered("near", offer(0, running=running), chain_choice.STANDING + 2)
+    made.offered("other", Offer("model"), chain_choice.STANDING + 2)
+    why = made.hopeless(FILES, chain_choice.STANDING + 2)
+    assert ("its own staging runs" in why) is running
+    assert "other: has nothing of it" in why
+
+
 @given(st.integers(0, 10**9))
 def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
     """Whatever happened before: once all is quiet and one that has all lives, it gives all."""

@@ -19,6 +19,9 @@ SILENCE = 15.0
 PENALTY = 30.0
 # Bad content of one file from one Spark: asked twice, then not again.
 BAD_LIMIT = 2
+# Seconds that one which is at work may show nothing new while nobody else has anything: two windows of the Hub's rate limit, which are of
+# five minutes each (huggingface.co/docs/hub/rate-limits).
+STANDING = 600.0
 # Letters of another Spark's error that are repeated here.
 ERROR_LETTERS = 200
 
@@ -149,9 +152,15 @@ class Choice:
             return ""  # whoever is waited for in its place gives way in the end
         change = max([peer.last_change or self.began for peer in self.peers] + [self.last_arrival])
         ended = all(self._spent(peer, lacking, now) for peer in self.peers)
-        if not ended and now - change <= 3 * self.patience:
+        if not ended and now - change <= (STANDING if self._works(now) else 3 * self.patience):
             return ""
         return "; ".join(self._describe(peer, lacking, now) for peer in self.peers) or "there is nobody to take it from"
+
+    def _works(self, now: float) -> bool:
+        """Whether one is at it, though nothing of it can be seen: a slow disk or a source that asks for patience shows no byte for minutes."""
+        return any(
+            peer.live(now) and peer.offer is not None and peer.offer.work.running and not peer.behind for peer in self.peers
+        )
 
     def _spent(self, peer: Peer, lacking: Sequence[str], now: float) -> bool:
         """Whether nothing more will come of this one."""
@@ -172,6 +181,8 @@ class Choice:
             text = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
         if peer.bad:
             text += f", and gave bad content: {peer.bad_why}"
+        if offer is not None and offer.work.running:
+            text += f"; its own staging runs ({offer.work.phase or 'it begins'})"
         if offer is not None and offer.work.failed:
             # It may tell of others in its turn; what is said there is in its own result.
             cut = f"{offer.work.error[:ERROR_LETTERS]}…" if len(offer.work.error) > ERROR_LETTERS else offer.work.error

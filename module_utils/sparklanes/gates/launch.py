@@ -26,6 +26,7 @@ from ansible.module_utils.sparklanes.gates.preflight import CONTROLLER
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.quality import generation
 
 # Check id → the variable in which a staging role registered its look.
@@ -168,9 +169,10 @@ def alive(hostvars: HostVars, hosts: Sequence[str], release: str, lanes: Facts |
         return made  # an engine without one of its ranks is not asked: it would hang until each question has timed out
     made += check_rows(probe, "ENGINE.HEALTH", head, "a real generation", remedy)
     told = (answered(probe) or {}).get("facts")
-    if told and (lanes or {}).get(head):
+    lane = (lanes or {}).get(head)
+    if told and lane:
         logs = {host: (answered(hostvars[host].get("gates_rank")) or {}).get("log") for host in hosts}
-        made += generation.checks(head, told, logs, (lanes or {})[head])
+        made += generation.checks(head, told, logs, lane, View(lane).speculation)
     return made
 
 

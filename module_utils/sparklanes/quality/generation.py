@@ -3,7 +3,7 @@
 """Whether what an engine answered and counted is what a healthy one does: "it answered" is not "it works".
 
 Pure rules over the facts of `engine_probe` and of the logs of the ranks, and over what the lane says of itself: `lane_expect`,
-`lane_random_weights`. A number that nobody expects or nobody reported makes no row.
+`lane_random_weights`, its drafter. A number that nobody expects or nobody reported makes no row.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ DRAFTS_LEAST = 64
 SHARE_LEAST, SHARE = 1000, 0.5
 # How far a pool of tokens or the weights of a rank may be from what the lane expects.
 POOL, WEIGHTS = 0.05, 0.03
-# Drafters that guess from the text so far: none or all accepted may be right.
+# Methods that guess from the text so far: none or all accepted may be right. A model of that name, [ngram] too, is the same to the engine.
 GUESSERS = ("ngram", "suffix")
 LOOK = "Compare weights, overlays, chat template and KV cache type of every rank with the lane, before anybody uses it."
 
 
-def checks(host: str, probe: Facts, logs: Mapping[str, Facts | None], lane: Facts) -> list[Check]:
-    """host: the head. probe: facts of engine_probe. logs: host → what its rank's log told (`rank_info`). lane: resolved."""
+def checks(host: str, probe: Facts, logs: Mapping[str, Facts | None], lane: Facts, speculation: Facts) -> list[Check]:
+    """host: the head. probe: facts of engine_probe. logs: host → what its rank's log told (`rank_info`). lane: resolved.
+
+    speculation: what the lane's flags say of a drafter, however they are spelled (`lane.view`); empty without one.
+    """
     return [
         *text_checks(host, probe, bool(lane.get("lane_random_weights"))),
-        *draft_checks(host, (probe.get("metrics") or {}).get("spec"), lane),
+        *draft_checks(host, (probe.get("metrics") or {}).get("spec"), lane, speculation),
         *graph_checks(logs, lane),
         *expected_checks(host, probe, logs, lane),
     ]
@@ -76,10 +79,9 @@ def text_checks(host: str, probe: Facts, random: bool) -> list[Check]:
     return made
 
 
-def draft_checks(host: str, spec: Facts | None, lane: Facts) -> list[Check]:
+def draft_checks(host: str, spec: Facts | None, lane: Facts, speculation: Facts) -> list[Check]:
     """Drafts of a speculative lane since its boot: none accepted, each one accepted, none at one position."""
-    told = (lane.get("lane_engine_args") or {}).get("--speculative-config")
-    if not told:
+    if not speculation:
         return []
     id_, remedy = (
         "QUALITY.DRAFTS",
@@ -91,7 +93,8 @@ def draft_checks(host: str, spec: Facts | None, lane: Facts) -> list[Check]:
     found = f"{accepted:,} of {drafted:,} drafted tokens accepted"
     if drafted < DRAFTS_LEAST:
         return [Check(id_, host, PASS, f"{found}, too few to judge")]
-    guesses = any(method in str(told) for method in GUESSERS)
+    drafts = str(speculation.get("method") or speculation.get("model") or "").strip("[]")
+    guesses = drafts.startswith(GUESSERS)
     at = [int(count) for count in spec.get("accepted_per_position") or []]
     odd = ""
     if accepted == 0:

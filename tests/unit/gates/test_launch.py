@@ -158,6 +158,26 @@ def test_a_deployment_lives_by_its_containers_and_by_a_real_generation() -> None
     assert alive(gates_rank={**ranks, "s2": {"running": True, "release": "b" * 12}}) == {"s2 RANK.ALIVE"}
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"--speculative-config": {"method": "mtp", "num_speculative_tokens": 2}},
+        {"--speculative-config": '{"method": "mtp", "num_speculative_tokens": 2}'},
+        {"--speculative_config.method": "mtp", "--speculative_config.num_speculative_tokens": 2},
+        {"--spec-method": "mtp", "--spec-tokens": 2},
+    ],
+)
+def test_drafts_are_judged_however_the_lane_spells_its_drafter(args: dict[str, Any]) -> None:
+    counted = {"drafts": 335.0, "draft_tokens": 670.0, "accepted_tokens": 0.0, "accepted_per_position": [0.0, 0.0]}
+    asked = {"id": "ENGINE.COMPLETION", "host": "s1", "status": "pass", "found": "5 tokens"}
+    probe = {"checks": [asked], "facts": {"metrics": {"spec": counted}}}
+    ranks = {host: {"running": True, "release": RELEASE} for host in HOSTS}
+    known = registered(HOSTS, gates_rank=ranks, gates_probe={"s1": probe})
+    drafting, plain = (measured("glm53_dcp4_nvfp4", with_={"lane_engine_args": given}) for given in (args, {}))
+    assert failed(launch.alive(known, HOSTS, RELEASE, dict.fromkeys(HOSTS, drafting))) == {"s1 QUALITY.DRAFTS"}
+    assert failed(launch.alive(known, HOSTS, RELEASE, dict.fromkeys(HOSTS, plain))) == set()
+
+
 @pytest.mark.parametrize("silent", SILENT)
 def test_no_other_lane_is_seen_on_a_silent_host(silent: Any) -> None:
     assert launch.other_lane(silent, "tiny") == ""

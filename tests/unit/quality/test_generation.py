@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lane_files import ALL, variables_of
 
 HEALTHY = json.loads((FIXTURES / "quality" / "texts.json").read_text(encoding="utf-8"))
-MTP = {"lane_engine_args": {"--speculative-config": {"method": "mtp", "num_speculative_tokens": 2}}}
+MTP = {"method": "mtp", "num_speculative_tokens": 2}
 
 
 def the(made: list[Check]) -> Check:
@@ -61,7 +61,7 @@ def test_what_a_healthy_engine_wrote_is_no_oddity(text: str) -> None:
 def test_reasoning_counts_as_text_and_errors_are_told_elsewhere() -> None:
     assert the(generation.text_checks("s1", {"chat": {"text": "", "reasoning": "!" * 16}}, False)).status == "fail"
     assert generation.text_checks("s1", {"chat": {"error": "nan"}, "completion": {"text": "  "}}, False) == []
-    assert generation.checks("s1", {}, {"s1": None}, {}) == []
+    assert generation.checks("s1", {}, {"s1": None}, {}, {}) == []
 
 
 @given(st.text(max_size=60))
@@ -96,23 +96,34 @@ def spec(drafts: int, tokens: int, accepted: int, at: list[int]) -> dict[str, An
     ],
 )
 def test_drafts(counted: dict[str, Any] | None, status: str, words: str) -> None:
-    check = the(generation.draft_checks("s1", counted, MTP))
+    check = the(generation.draft_checks("s1", counted, {}, MTP))
     assert (check.id, check.status) == ("QUALITY.DRAFTS", status)
     assert words in check.found
-    assert generation.draft_checks("s1", counted, {"lane_engine_args": {}}) == []
+    assert generation.draft_checks("s1", counted, {}, {}) == []
 
 
-def test_a_guesser_may_be_right_always_or_never() -> None:
-    told = {"lane_engine_args": {"--speculative-config": {"method": "ngram", "num_speculative_tokens": 2}}}
-    assert the(generation.draft_checks("s1", spec(335, 670, 0, [0, 0]), told)).status == "warn"
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({"method": "ngram"}, "warn"),
+        ({"method": "ngram_gpu"}, "warn"),
+        ({"method": "suffix"}, "warn"),
+        ({"model": "[ngram]"}, "warn"),
+        # What its file is called is not how it drafts.
+        ({"method": "eagle3", "model": "/models/ngram-suffix-draft"}, "fail"),
+        ({"model": "/models/ngram-suffix-draft"}, "fail"),
+    ],
+)
+def test_a_guesser_may_be_right_always_or_never(told: dict[str, Any], status: str) -> None:
+    assert the(generation.draft_checks("s1", spec(335, 670, 0, [0, 0]), {}, told)).status == status
 
 
 @pytest.mark.parametrize(
     ("accepted", "fails", "status"), [(200, [], "warn"), (200, ["acceptance"], "fail"), (300, ["acceptance"], "pass")]
 )
 def test_drafts_against_what_the_lane_expects(accepted: int, fails: list[str], status: str) -> None:
-    told = {**MTP, "lane_expect": {"acceptance": {"c1": 0.52, "c6": 0.5, "position_4": 0.01}, "fails": fails}}
-    assert the(generation.draft_checks("s1", spec(500, 1000, accepted, [accepted - 1, 1]), told)).status == status
+    told = {"lane_expect": {"acceptance": {"c1": 0.52, "c6": 0.5, "position_4": 0.01}, "fails": fails}}
+    assert the(generation.draft_checks("s1", spec(500, 1000, accepted, [accepted - 1, 1]), told, MTP)).status == status
 
 
 def test_real_counters_of_drafts() -> None:
@@ -120,7 +131,7 @@ def test_real_counters_of_drafts() -> None:
     for name in ("D-ngram", "D-draft"):
         text = (FIXTURES / "quality" / f"{name}-metrics-after.prom").read_text(encoding="utf-8")
         counted = engine_metrics(text).to_dict()["spec"]
-        assert the(generation.draft_checks("s1", counted, MTP)).status == "pass", counted
+        assert the(generation.draft_checks("s1", counted, {}, MTP)).status == "pass", counted
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------
@@ -179,9 +190,5 @@ def test_an_engine_that_changed_its_window() -> None:
 def test_what_shipped_lanes_expect_can_be_read(name: str) -> None:
     told = variables_of(name)
     counted = spec(1000, 2000, 1, [1, 0])
-    assert generation.checks(
-        "s1",
-        {"metrics": {"spec": counted}, "chat": {"text": "A lighthouse."}},
-        {"s1": {"weights_gib": 1.0, "kv_cache_tokens": 1}},
-        told,
-    )
+    probe = {"metrics": {"spec": counted}, "chat": {"text": "A lighthouse."}}
+    assert generation.checks("s1", probe, {"s1": {"weights_gib": 1.0, "kv_cache_tokens": 1}}, told, MTP)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from ansible.module_utils.sparklanes.common.checks import Check
 
 FLEET = "inventory/fleet"
+# What a site has in each of its folders. Its hosts stand elsewhere in an inventory that stands for itself.
+_USUAL = re.compile(rf"(?<![\w./-]){FLEET}/(?=(?:group_vars|host_vars)/)")
 OURS = ("inventory/shipped", "inventory/lanes")
 
 
@@ -51,8 +54,11 @@ def unread(sources: Sequence[str], root: Path, lanes: Sequence[str]) -> list[Pat
 
 def in_this_site(checks: Sequence[Check], site: str) -> list[Check]:
     """The checks with the folder of this inventory where their rules, which know no inventory, name the usual one."""
-    usual, here = f"{FLEET}/", f"{site}/"
-    return [replace(check, found=check.found.replace(usual, here), remedy=check.remedy.replace(usual, here)) for check in checks]
+
+    def moved(text: str) -> str:
+        return _USUAL.sub(lambda _: f"{site}/", text)
+
+    return [replace(check, found=moved(check.found), remedy=moved(check.remedy)) for check in checks]
 
 
 def shown(folder: Path, root: Path) -> str:

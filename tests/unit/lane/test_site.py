@@ -61,10 +61,32 @@ def test_a_file_of_a_lane_in_the_other_folder_is_named(tree: Path) -> None:
     assert "inventory/sandbox/site/group_vars" in check.remedy
 
 
-def test_a_remedy_names_the_folder_of_this_inventory() -> None:
-    check = Check("LANE.UNKNOWN", "s1", "fail", "x", "", "Add one line to inventory/fleet/group_vars/lane_x.yml: y")
+@pytest.mark.parametrize("folder", ["group_vars", "host_vars"])
+def test_a_remedy_names_the_folder_of_this_inventory(folder: str) -> None:
+    check = Check("LANE.UNKNOWN", "s1", "fail", "x", "", f"Add one line to inventory/fleet/{folder}/lane_x.yml: y")
     (said,) = site.in_this_site([check], "inventory/sandbox/site")
-    assert said.remedy == "Add one line to inventory/sandbox/site/group_vars/lane_x.yml: y"
+    assert said.remedy == f"Add one line to inventory/sandbox/site/{folder}/lane_x.yml: y"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Hosts stand in no folder of a site's variables, and what is not the usual folder is somebody's own.
+        "Write your Sparks into inventory/fleet/10-fleet.yml: script/init ADDRESS ADDRESS …",
+        "inventory/fleet/ is empty",
+        "Move /srv/old/inventory/fleet/group_vars/lane_x.yml here",
+        "my-inventory/fleet/group_vars/lane_x.yml",
+        "inventory/fleet/group_varsity/x.yml",
+    ],
+)
+def test_only_files_of_variables_are_named_anew(text: str) -> None:
+    check = Check("LANE.UNKNOWN", "s1", "fail", text, "", text)
+    assert site.in_this_site([check], "inventory/sandbox/site") == [check]
+
+
+def test_a_folder_is_said_as_it_is_named() -> None:
+    check = Check("LANE.UNKNOWN", "s1", "fail", "x", "", "inventory/fleet/group_vars/lane_x.yml")
+    assert site.in_this_site([check], r"/srv/a\1b")[0].remedy == r"/srv/a\1b/group_vars/lane_x.yml"
 
 
 def test_what_a_site_says_of_the_sandbox_beats_what_is_shipped(tmp_path: Path) -> None:

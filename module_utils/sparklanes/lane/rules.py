@@ -12,6 +12,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, Fault, as_checks
 from ansible.module_utils.sparklanes.common.secrets import secret_keys, secret_name, secret_value
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
+from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane.partial import apart
@@ -35,8 +36,6 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # What starts the engine's API, as a program or as a module of Python.
 _SERVES = re.compile(r"\bserve\b|\bapi_server\b")
-# A GPU asked for as a device: by CDI, or by its node.
-_GPU_DEVICE = re.compile(r"nvidia\.com/gpu|/dev/nvidia")
 RULES = {
     "LANE.FLAGS": "every flag has one spelling",
     "LANE.ENV": "no fabric, no secrets, no empty values",
@@ -242,11 +241,7 @@ def _container_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
         )
         found = f"before the path of the model stands {words!r}" if words else "nothing stands before the path of the model"
         yield Fault("LANE.CONTAINER", found, "vllm serve", remedy)
-    if (
-        arch.startswith("sm_")
-        and not container["gpus"]
-        and not any(_GPU_DEVICE.search(str(item)) for item in container["devices"])
-    ):
+    if arch.startswith("sm_") and not gpu_access.of_options(container):
         found = f"lane_gpu_arch is {arch}, and the container asks for no GPU"
         yield Fault("LANE.CONTAINER", found, "lane_container.gpus", "Set lane_container_site: {gpus: all}.")
 

@@ -353,6 +353,7 @@ def test_a_flag_that_is_gone_has_its_successor() -> None:
         ({"lane_container_family": {"gpus": "all", "entrypoint": "bash"}}, "'bash'"),
         ({"lane_container_family": {"entrypoint": "vllm", "command_prefix": ["serve"]}}, "asks for no GPU"),
         ({"lane_container_override": {"gpus": None}, "lane_gpu_arch": "sm_90"}, "asks for no GPU"),
+        ({"lane_container_override": {"gpus": None, "devices": ["/dev/infiniband:/dev/nvidia0"]}}, "asks for no GPU"),
     ],
 )
 def test_a_container_that_could_not_serve(more: dict[str, Any], words: str) -> None:
@@ -364,6 +365,8 @@ def test_a_container_that_could_not_serve(more: dict[str, Any], words: str) -> N
     [
         {"lane_container_override": {"gpus": None}, "lane_gpu_arch": "cpu"},
         {"lane_container_override": {"gpus": None, "devices": ["nvidia.com/gpu=all"]}},
+        {"lane_container_override": {"gpus": None, "devices": ["management.nvidia.com/all=all"]}},
+        {"lane_container_override": {"gpus": None, "devices": ["/dev/nvhost-ctrl", "/dev/nvmap"]}},
         {"lane_container_family": {"gpus": "all"}, "lane_image_override": {"entrypoint": ["vllm", "serve"]}},
         {"lane_container_family": {"gpus": "all", "command_prefix": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}},
         {

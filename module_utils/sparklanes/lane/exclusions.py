@@ -30,8 +30,8 @@ APART = (
     ("--enable-per-request-metrics", "--disable-log-stats", "the metrics of a request are made from these statistics"),
     ("--enable-return-routed-experts", "--no-enable-prefix-caching", "routed experts need the prefix cache"),
 )
-# With several nodes; the engine's other backends stay within one.
-BACKENDS = ("mp", "uni", "external_launcher")
+# Executors that the engine takes with several nodes; its others stay within one.
+EXECUTORS = ("mp", "uni", "external_launcher")
 # Methods of speculation that plan a step before the last one ended.
 ASYNC_UNFIT = ("ngram", "medusa", "mlp_speculator", "suffix")
 
@@ -65,11 +65,11 @@ def _world(view: View) -> Iterator[Exclusion]:
     lane = view.lane
     nodes, ranks = lane["lane_nodes"] or 1, (lane["lane_nodes"] or 1) * lane["lane_gpus_per_node"]
     backend = str(view.args.get("--distributed-executor-backend") or "mp")
-    if nodes > 1 and backend not in BACKENDS:
+    if nodes > 1 and backend not in EXECUTORS:
         found = f"--distributed-executor-backend {backend} on {nodes} nodes"
         yield (
             found,
-            f"{' or '.join(BACKENDS[:1])}: ranks find each other by --nnodes",
+            "mp: ranks find each other by --nnodes",
             "Write --distributed-executor-backend: mp.",
         )
     if nodes > 1 and _given(view, "--api-server-count"):
@@ -119,7 +119,7 @@ def _numbers(view: View) -> Iterator[Exclusion]:
     most_cpu, most_gpu = view.number("--max-cpu-loras"), view.number("--max-loras") or 1
     if most_cpu is not None and 0 < most_cpu < most_gpu:
         yield f"--max-cpu-loras {most_cpu:g} is less than --max-loras {most_gpu:g}", "no less", "Raise --max-cpu-loras."
-    drafted = _drafted(view)
+    drafted = view.drafted
     batched, seqs = lane["lane_max_num_batched_tokens"], lane["lane_max_num_seqs"]
     if _given(view, "--enable-lora") and drafted and batched and seqs and batched < seqs * (drafted + 1):
         found = (
@@ -128,14 +128,9 @@ def _numbers(view: View) -> Iterator[Exclusion]:
         yield found, f"≥ {seqs * (drafted + 1):g}", "Raise lane_max_num_batched_tokens, or draft fewer tokens."
 
 
-def _drafted(view: View) -> float:
-    value = view.speculation.get("num_speculative_tokens")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-
-
 def _speculation(view: View) -> Iterator[Exclusion]:
     told, name = view.speculation, "--speculative-config"
-    if "num_speculative_tokens" in told and _drafted(view) <= 0:
+    if "num_speculative_tokens" in told and not view.drafted > 0:
         yield (
             f"{name}.num_speculative_tokens is {told['num_speculative_tokens']}",
             "1 or more",

@@ -163,6 +163,11 @@ class View:
         return str(self.speculation.get("method") or "")
 
     @property
+    def drafted(self) -> float:
+        """Tokens that are drafted for one step; 0 where that is no number."""
+        return number(self.speculation.get("num_speculative_tokens")) or 0.0
+
+    @property
     def dflash(self) -> bool:
         """The lane drafts with a block-diffusion drafter."""
         return bool(self.speculation) and (self.method.startswith("dflash") or "dflash" in self.drafter.lower())

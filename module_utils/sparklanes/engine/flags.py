@@ -179,7 +179,7 @@ def known(flag: str) -> bool:
 
 def successor(flag: str) -> str:
     """What to write instead of a flag that is gone, empty where nobody knows."""
-    return GONE.get(canonical_flag(flag.partition(".")[0]), "")
+    return GONE.get(base_flag(flag), "")
 
 
 def spellings(version: str) -> dict[str, str]:
@@ -194,3 +194,8 @@ def canonical_flag(flag: str) -> str:
     """One spelling for the ways in which the engine accepts a flag (`--max_model_len`, `--kv-cache-memory`)."""
     name = flag.replace("_", "-")
     return SAME_FLAG.get(name, name)
+
+
+def base_flag(flag: str) -> str:
+    """The one spelling of the flag to which a nested option (`--speculative-config.method`) belongs."""
+    return canonical_flag(flag.partition(".")[0])

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS
+from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, HEAD_FLAGS
 from ansible.module_utils.sparklanes.lane.render import jit_cache, mounts
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.rank.spec import OVERLAY_ROOT
@@ -40,8 +40,7 @@ def shared(lane: Mapping[str, Any]) -> dict[str, str]:
     image, container = lane["lane_image"], lane["lane_container"]
     found |= {f"lane_image.{part}": _text(image[part]) for part in ("repository", "digest", "ids")}
     found |= {f"lane_container.{part}": _text(container[part]) for part in ("entrypoint", "command_prefix", "network", "ipc")}
-    flags = {**View(lane).args} | {flag: lane[name] for flag, name in FLAT_FLAGS.items() if lane[name] is not None}
-    found |= {flag: _text(value) for flag, value in flags.items() if flag not in PER_RANK_FLAGS and value is not None}
+    found |= {flag: _text(value) for flag, value in View(lane).args.items() if flag not in PER_RANK_FLAGS and value is not None}
     found |= {f"lane_flag_names.{flag}": _text(own) for flag, own in lane["lane_flag_names"].items()}
     env = {**lane["lane_engine_env"], **{name: f"the fabric's {source}" for name, source in lane["lane_fabric_env"].items()}}
     env |= {name: f"below {jit_cache(lane)}" for name in lane["lane_jit_caches"]}

@@ -31,9 +31,9 @@ def unknown(view: View) -> Iterator[str]:
     The command line of each rank is refused, after the old ranks were stopped.
     """
     for flag in view.lane["lane_engine_args"]:
-        name = canonical_flag(flag.split(".")[0])
+        name = engine_flags.base_flag(flag)
         if not engine_flags.known(name):
-            gone, near = engine_flags.successor(name), nearest(name, engine_flags.names())
+            gone, near = engine_flags.successor(flag), nearest(name, engine_flags.names())
             hint = f"; instead: {gone}" if gone else f"; did you mean {near}?" if near else ""
             yield f"no engine that we know has {flag}{hint}"
 

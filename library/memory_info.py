@@ -72,7 +72,7 @@ actions:
 memory:
   description: >-
     C(mem_total), C(mem_free), C(mem_available), C(cached), C(dirty), C(shmem), C(swap_total), C(swap_free), C(swap_used), C(cma_total),
-    C(cma_free), C(unaccounted) in bytes (V(null) where the kernel does not say) and C(blocks) with C(equivalent), C(largest_bytes),
+    C(cma_free), C(unaccounted), C(droppable) in bytes (V(null) where the kernel does not say) and C(blocks) with C(equivalent), C(largest_bytes),
     C(biggest_free_bytes), C(exact).
   returned: always
   type: dict

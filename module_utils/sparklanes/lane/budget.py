@@ -20,7 +20,7 @@ from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.common.tables import columns
 from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.view import View
-from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB
+from ansible.module_utils.sparklanes.memory.facts import SPARK_GIB, droppable
 
 # The most that CUDA was seen to have free, caches dropped (743B recipe: 105 to 113), and the most on another
 # pair of Sparks (GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47: 101.3 to 102.2).
@@ -31,10 +31,9 @@ IDLE_GIB = 8.6
 IDLE_MOST_GIB = 11.4
 # The most that any lane measured beside weights, drafter, graphs and KV cache (743B, DCP4 with NVFP4 cache).
 OTHER_MOST_GIB = 16.71
-# 2,048 tokens × 154,880 rows × (2 + 4) bytes: logits and their logarithms, for a moment, seen by no profile (vLLM 52054).
-SCORING_GIB = 1.77
-SCORING_BYTES = 6
-SCORING_ROWS = 154_880
+# Logits and their logarithms of a row, for a moment, seen by no profile (vLLM 52054); the 743B lanes have 154,880 rows and steps of 2,048 tokens.
+SCORING_BYTES = 2 + 4
+SCORING_ROWS, SCORING_TOKENS = 154_880, 2_048
 # The most that any recorded lane computes in one step (Flash, TP4 with a window of a million).
 MOST_TOKENS = 16_384
 # The largest that a measured lane serves with; 64 GB was suspected in sudden power-offs (field report of DeepSeek-v4-Flash, issue 31).
@@ -55,32 +54,23 @@ class Node:
     available: float | None = None
     free: float | None = None
     idle: bool = False
-    cache: float | None = None
+    cache: float = 0.0
     returns: float | None = None
 
     @property
     def most(self) -> float | None:
         """The most that may be free without ending anything: MemAvailable, or what is free and all cache, where that is more."""
-        told = [self.available, None if self.free is None else self.free + (self.cache or 0.0)]
+        told = [self.available, None if self.free is None else self.free + self.cache]
         return max((one for one in told if one is not None), default=None)
 
     @classmethod
     def of(cls, meminfo: Mapping[str, int] | None, idle: bool, returns: float | None = None) -> Node:
+        """meminfo: as `readiness_info` parsed it, bytes by name; None where it was not read."""
         known = meminfo or {}
-        cache = None
-        if isinstance(known.get("Cached"), int):
-            # Shared memory is counted as cache and can't be dropped.
-            parts = (
-                known["Cached"] - int(known.get("Shmem") or 0),
-                int(known.get("Buffers") or 0),
-                int(known.get("SReclaimable") or 0),
-            )
-            cache = sum(max(0, part) for part in parts) / GIB
         total, available, free = (
-            known[name] / GIB if isinstance(known.get(name), int) and known[name] >= 0 else None
-            for name in ("MemTotal", "MemAvailable", "MemFree")
+            None if name not in known else known[name] / GIB for name in ("MemTotal", "MemAvailable", "MemFree")
         )
-        return cls(total or None, available, free, idle, cache, returns)
+        return cls(total or None, available, free, idle, droppable(known) / GIB, returns)
 
 
 @dataclass(frozen=True)
@@ -180,10 +170,12 @@ def scoring(lane: Lane) -> tuple[float, str]:
     memory = lane["lane_memory"]
     if memory["scoring_gib"] is not None:
         return memory["scoring_gib"], "lane_memory.scoring_gib"
-    tokens, rows = lane.get("lane_max_num_batched_tokens"), memory["vocab_size"]
-    if tokens and rows:
-        return tokens * rows * SCORING_BYTES / GIB, f"{tokens:,} tokens × {rows:,} rows × {SCORING_BYTES} bytes"
-    return SCORING_GIB, "as on the 743B lanes; not measured here"
+    tokens, rows = lane.get("lane_max_num_batched_tokens") or 0, memory["vocab_size"]
+    if not (tokens and rows) and tokens <= MOST_TOKENS:
+        return SCORING_TOKENS * SCORING_ROWS * SCORING_BYTES / GIB, "as on the 743B lanes; not measured here"
+    # A document is scored by itself, so a step never holds more than the context.
+    step, rows = min(tokens, lane.get("lane_max_model_len") or tokens), rows or SCORING_ROWS
+    return step * rows * SCORING_BYTES / GIB, f"{step:,} tokens × {rows:,} rows × {SCORING_BYTES} bytes"
 
 
 def budget(lane: Lane, node: Node | None = None) -> Budget:
@@ -263,12 +255,11 @@ def highest_utilization(obtainable: float, total: float) -> float:
     return max(0, int(share * 100 + 1e-9)) / 100
 
 
-def left_when_serving(lane: Lane, node: Node | None = None) -> tuple[float | None, float | None]:
+def left_when_serving(lane: Lane) -> tuple[float | None, float | None]:
     """(GiB that the lane leaves of a Spark's memory once it serves, GiB of that memory); None where nobody measured it."""
     if not lane.get("lane_memory"):
         return None, SPARK_GIB
-    sum_ = budget(lane, node)
-    total = total_of(lane, node) or SPARK_GIB
+    sum_, total = budget(lane), total_of(lane, None) or SPARK_GIB
     return (None if sum_.have is None or sum_.unknown else max(0.0, sum_.have - sum_.least)), total
 
 
@@ -368,8 +359,8 @@ def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[C
     known = _wanted_at_start(lane, node)
     if known is None:
         return []
-    wanted, total, found = known
     if node is None:
+        wanted, _, found = known
         best = highest_utilization(BEST_CUDA_GIB, SPARK_GIB)
         expected = f"≤ {BEST_CUDA_GIB:g} GiB, the most that CUDA ever had free; another pair got {POOR_CUDA_GIB:g}"
         remedy = f"Set lane_gpu_memory_utilization to at most {best:.2f}."
@@ -378,19 +369,20 @@ def check_utilization(lane: Lane, host: str, node: Node | None = None) -> list[C
         # What the ranks hold comes back with the stop; gate B measures.
         return []
     free, name = (node.free, "MemFree") if node.free is not None else (node.available, "MemAvailable")
-    if free is None:
+    return [_utilization(host, known, free, f" of {name}")]
+
+
+def _utilization(host: str, known: tuple[float, float, str], obtainable: float | None, whose: str) -> Check:
+    """known: of `_wanted_at_start`. obtainable: GiB, None where nothing was measured."""
+    wanted, total, found = known
+    if obtainable is None:
         said = f"{found}; neither MemFree nor MemAvailable was measured"
-        return [Check("BUDGET.UTILIZATION", host, FAIL, said, "MemFree", f"Look at /proc/meminfo of {host}.")]
-    return [_utilization(host, wanted, found, free, total, f"≤ {free:.1f} GiB of {name}")]
-
-
-def _utilization(host: str, wanted: float, found: str, obtainable: float, total: float, expected: str) -> Check:
+        return Check("BUDGET.UTILIZATION", host, FAIL, said, "MemFree", f"Look at /proc/meminfo of {host}.")
     best = highest_utilization(obtainable, total)
     remedy = f"End what uses the memory of {host}, or set lane_gpu_memory_utilization to {best:.2f}: the engine ends at its start otherwise."
     status = PASS if wanted <= obtainable else FAIL
-    return Check(
-        "BUDGET.UTILIZATION", host, status, found, f"{expected}, so at most {best:.2f}", "" if status == PASS else remedy
-    )
+    expected = f"≤ {obtainable:.1f} GiB{whose}, so at most {best:.2f}"
+    return Check("BUDGET.UTILIZATION", host, status, found, expected, "" if status == PASS else remedy)
 
 
 def check_utilization_to_come(lane: Lane, host: str, node: Node) -> list[Check]:
@@ -401,22 +393,20 @@ def check_utilization_to_come(lane: Lane, host: str, node: Node) -> list[Check]:
     known = _wanted_at_start(lane, node)
     if known is None or (not node.idle and node.returns is None):
         return []
-    wanted, total, found = known
-    if node.most is None:
-        said = f"{found}; neither MemFree nor MemAvailable was measured"
-        return [Check("BUDGET.UTILIZATION", host, FAIL, said, "MemFree", f"Look at /proc/meminfo of {host}.")]
-    obtainable = min(total, node.most + (0.0 if node.idle else node.returns or 0.0))
-    return [_utilization(host, wanted, found, obtainable, total, f"≤ {obtainable:.1f} GiB, after the stop at most")]
+    back = 0.0 if node.idle else node.returns or 0.0
+    obtainable = None if node.most is None else min(known[1], node.most + back)
+    return [_utilization(host, known, obtainable, ", after the stop at most")]
 
 
 def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check]:
     """What the gates need besides: a lane may serve well and die of being scored. Only a warning, since scoring is a choice."""
-    sum_ = budget(lane, node)
-    if sum_.have is not None and (too_many := _many_tokens(lane, host, sum_.have - sum_.least)):
-        return too_many
-    if sum_.have is None or sum_.most is None:
+    sum_, (taken, source) = budget(lane, node), scoring(lane)
+    if sum_.have is None:
         return []  # BUDGET.FIT says what is unknown
-    taken, source = scoring(lane)
+    if (lane.get("lane_max_num_batched_tokens") or 0) > MOST_TOKENS and lane["lane_memory"]["scoring_gib"] is None:
+        return [_many_tokens(lane, host, taken, source, sum_.have - sum_.least)]
+    if sum_.most is None:
+        return []
     left = sum_.have - sum_.most
     found = f"scoring takes {taken:.2f} GiB of each rank for a moment ({source}), {max(0.0, left):.2f} GiB are left"
     if left >= taken:
@@ -428,20 +418,16 @@ def check_scoring(lane: Lane, host: str, node: Node | None = None) -> list[Check
     return [Check("BUDGET.SCORING", host, WARN, found, f"≤ {max(0.0, left):.2f} GiB", remedy)]
 
 
-def _many_tokens(lane: Lane, host: str, left: float) -> list[Check]:
+def _many_tokens(lane: Lane, host: str, taken: float, source: str, left: float) -> Check:
     """A step of more tokens than any recorded lane's: what the logprobs of one document take, beside what is left at most."""
-    tokens, memory = lane.get("lane_max_num_batched_tokens") or 0, lane["lane_memory"]
-    if tokens <= MOST_TOKENS or memory["scoring_gib"] is not None:
-        return []
-    step, rows = min(tokens, lane.get("lane_max_model_len") or tokens), memory["vocab_size"] or SCORING_ROWS
-    taken = step * rows * SCORING_BYTES / GIB
-    fits = max(2048, int(left * GIB / (rows * SCORING_BYTES)) // 1024 * 1024)
+    rows = lane["lane_memory"]["vocab_size"] or SCORING_ROWS
+    fits = max(SCORING_TOKENS, int(left * GIB / (rows * SCORING_BYTES)) // 1024 * 1024)
     found = (
-        f"lane_max_num_batched_tokens {tokens:,}, {MOST_TOKENS:,} are the most of any recorded lane: scoring takes {taken:.1f} GiB of each "
-        f"rank for a moment ({step:,} tokens × {rows:,} rows × {SCORING_BYTES} bytes), at most {max(0.0, left):.1f} GiB are left"
+        f"lane_max_num_batched_tokens {lane['lane_max_num_batched_tokens']:,}, {MOST_TOKENS:,} are the most of any recorded lane: scoring takes "
+        f"{taken:.1f} GiB of each rank for a moment ({source}), at most {max(0.0, left):.1f} GiB are left"
     )
     remedy = f"Set lane_max_num_batched_tokens to at most {min(fits, MOST_TOKENS):,}; what was measured goes into lane_memory.scoring_gib."
-    return [Check("BUDGET.SCORING", host, FAIL if taken > left else WARN, found, f"≤ {max(0.0, left):.1f} GiB", remedy)]
+    return Check("BUDGET.SCORING", host, FAIL if taken > left else WARN, found, f"≤ {max(0.0, left):.1f} GiB", remedy)
 
 
 def check_shm(lane: Lane, host: str, node: Node | None = None) -> list[Check]:

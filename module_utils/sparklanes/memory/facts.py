@@ -9,7 +9,7 @@ nothing about how torn the free memory is. Hence MemFree, and the number of larg
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,19 +70,12 @@ class MemoryFacts:
     blocks: Blocks | None
     # Neither free nor anybody's in /proc/meminfo: the GPU's, mostly.
     unaccounted: int | None = None
+    # What a flush can give back at most.
+    droppable: int = 0
 
     @property
     def swap_used(self) -> int | None:
         return None if self.swap_total is None or self.swap_free is None else max(0, self.swap_total - self.swap_free)
-
-    @property
-    def droppable(self) -> int:
-        """Bytes that a flush can give back at most. Shared memory is counted as cache and can't be dropped."""
-        if self.cached is not None:
-            return max(0, self.cached - (self.shmem or 0))
-        if self.mem_available is not None and self.mem_free is not None:
-            return max(0, self.mem_available - self.mem_free)
-        return 0
 
     def to_dict(self) -> dict[str, Any]:
         data = {**asdict(self), "swap_used": self.swap_used}
@@ -134,7 +127,17 @@ def facts(meminfo: str, buddyinfo: str, page_size: int) -> MemoryFacts:
         cma_free=found.get("CmaFree"),
         blocks=large_blocks(parse_buddyinfo(buddyinfo), page_size),
         unaccounted=unaccounted(found),
+        droppable=droppable(found),
     )
+
+
+def droppable(meminfo: Mapping[str, int]) -> int:
+    """Bytes that a flush can give back at most: page cache, buffers, and what the kernel can take from its own caches (drop_caches 3)."""
+    if "Cached" in meminfo:
+        # Shared memory is counted as cache and can't be dropped.
+        parts = (meminfo["Cached"] - meminfo.get("Shmem", 0), meminfo.get("Buffers", 0), meminfo.get("SReclaimable", 0))
+        return sum(max(0, part) for part in parts)
+    return max(0, meminfo.get("MemAvailable", 0) - meminfo.get("MemFree", 0)) if "MemFree" in meminfo else 0
 
 
 def gib(value: int | None) -> str:

@@ -453,6 +453,10 @@ def test_steps_larger_than_any_recorded_are_said_with_numbers(tokens: int, statu
     (check,) = found
     assert check.status == status, check
     assert words in check.found
+    row = next(row for row in budget.rows_of(made) if row["item"] == "scoring, for a moment")
+    assert f"scoring takes {row['gib']:.1f} GiB of each rank for a moment ({row['source']})" in check.found, (
+        "the table says the same"
+    )
     assert "Set lane_max_num_batched_tokens to at most" in check.remedy
     measured_, _ = lane_schema.resolve({**variables, "lane_memory_override": {"scoring_gib": 0.3}}, OPTIONS, "s1")
     assert not any("any recorded lane" in row.found for row in budget.checks(measured_, "s1"))

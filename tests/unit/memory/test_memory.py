@@ -101,6 +101,25 @@ def test_page_cache_that_hides_free_memory_is_told_from_processes() -> None:
     assert memory_facts.check_free("s1", facts, 26).status == "pass"
 
 
+@pytest.mark.parametrize(
+    ("told", "bytes_"),
+    [
+        ({"Cached": 30, "Shmem": 10, "Buffers": 1, "SReclaimable": 2}, 23),
+        ({"Cached": 30, "Shmem": 40, "Buffers": 1}, 1),
+        ({"Cached": 30, "MemAvailable": 90, "MemFree": 10}, 30),
+        # A kernel that does not say what is cached.
+        ({"MemAvailable": 90, "MemFree": 10}, 80),
+        ({"MemAvailable": 90}, 0),
+        ({"MemFree": 90}, 0),
+        ({}, 0),
+    ],
+)
+def test_what_a_flush_can_give_back(told: dict[str, int], bytes_: int) -> None:
+    assert memory_facts.droppable(told) == bytes_
+    text = "".join(f"{name}: {size} kB\n" for name, size in told.items())
+    assert memory_facts.facts(text, "", 4096).droppable == bytes_ * 1024
+
+
 def test_what_was_not_measured_fails() -> None:
     facts = of("meminfo-fresh.txt")  # this report does not tell MemFree
     made = memory_facts.judge("s1", facts, min_free_gib=1, swap=True)

@@ -115,6 +115,20 @@ from ansible.module_utils.sparklanes.engine.metrics import engine_metrics
 PROMPT = "The lighthouse keeper wrote in his diary that"
 MESSAGES = [{"role": "user", "content": "Answer in one short sentence: what is a lighthouse for?"}]
 FINISHED = ("stop", "length")
+LOG = "Look at the engine's log."
+NAN_LOGITS = "The engine computes NaN: verify weights and overlays on every rank."
+# A generation that ended by itself and brought nothing to read: (blanks alone, no text at all). Only a chat passes a template and parsers.
+NOTHING_TO_READ = {
+    "ENGINE.COMPLETION": (
+        "The text is blanks: a model that writes those (small, random), not a broken engine.",
+        "Tokens were made that have no text, as special ones: compare tokenizer and generation_config.json with the model's repository.",
+    ),
+    "ENGINE.CHAT": (
+        "The text is blanks: a model that writes those (small, random, of another template), not a broken engine.",
+        "Tokens were made, so something swallowed their text: compare the reasoning and tool-call parser of lane_engine_args and the chat "
+        "template with the model; /v1/completions shows what it writes.",
+    ),
+}
 DEAD_RANK = "Look at the container and the log of every rank: a rank is dead, cut off or stuck. Health does not show it."
 
 
@@ -198,7 +212,7 @@ class Probe:
                 bool(self.finite),
                 f"{len(made.logprobs)} logprobs" + ("" if made.finite else ", not all of them finite"),
                 "finite logprobs",
-                "The engine computes NaN: verify weights and overlays on every rank.",
+                NAN_LOGITS,
             )
 
     def chat(self, model: str) -> None:
@@ -236,21 +250,17 @@ class Probe:
         # Chat is asked without logprobs: what the completion showed of the numbers holds for it too.
         if made.logprobs or not made.finite:
             self.finite = made.finite
-        self.check(id, ok, found, expected, self.remedy_of_text(made, text))
+        self.check(id, ok, found, expected, self.remedy_of_text(id, made, text))
         return made
 
-    def remedy_of_text(self, made: Generation, text: str) -> str:
+    def remedy_of_text(self, id: str, made: Generation, text: str) -> str:
         """What to do about a text that is none. NaN is blamed only where nothing shows that the numbers are finite."""
-        if text.strip() or made.finish_reason != "length":
-            return "Look at the engine's log."
+        if text.strip() or made.finish_reason not in FINISHED or not made.completion_tokens:
+            return LOG
         if not self.finite:
-            return "Empty text of full length is what NaN logits give: verify weights and overlays on every rank."
-        if text:
-            return "The numbers are finite and the text is blanks: a model that writes those (small, random, of another template), not a broken engine."
-        return (
-            "The numbers are finite and tokens were made, so something swallowed their text: compare the reasoning and tool-call parser of "
-            "lane_engine_args and the chat template with the model; /v1/completions shows what it writes."
-        )
+            return LOG if made.finish_reason == "stop" else f"Empty text of full length is what NaN logits give. {NAN_LOGITS}"
+        blanks, nothing = NOTHING_TO_READ[id]
+        return f"The numbers are finite. {blanks if text else nothing}"
 
     def failed(self, error: EngineError) -> str:
         if error.kind == TIMEOUT:
@@ -261,14 +271,14 @@ class Probe:
 
     def remedy(self, error: EngineError) -> str:
         if error.kind == NAN:
-            return "The engine computes NaN: verify weights and overlays on every rank."
+            return NAN_LOGITS
         if error.kind in (TIMEOUT, REFUSED, BROKEN) or (error.status or 0) >= 500:
             return DEAD_RANK
         if error.status in (401, 403):
             return "Give the api_key of this lane."
         if "chat template" in error.message:
             return "The model has no chat template: stage one as an extra of the lane, or probe with chat: false."
-        return "Look at the engine's log."
+        return LOG
 
 
 def main() -> None:

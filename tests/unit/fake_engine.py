@@ -27,7 +27,7 @@ class FakeEngine:
         self.weights = weights
         self.key: str | None = None
         self.nan_in: set[int] = set()  # lengths of prompts that give NaN
-        self.generation: str = "works"  # works, hangs, dies, empty, nan, blanks, swallowed
+        self.generation: str = "works"  # works, hangs, dies, empty, nan, blanks, swallowed, special, ends
         self.healthy = True
         self.cached = 0
         self.boot = 1000.0
@@ -153,8 +153,12 @@ class FakeEngine:
             values = self.logprobs((tail[0], tail[1]))
             made.append(max(range(VOCAB), key=values.__getitem__))
         text = "".join(chr(97 + token % 26) for token in made)
-        text = {"empty": "", "blanks": "\n" * len(made)}.get(self.generation, text)
-        choice = {"text": text, "finish_reason": "length", "token_ids": made if body.get("return_token_ids") else None}
+        text = {"empty": "", "blanks": "\n" * len(made), "special": "", "ends": ""}.get(self.generation, text)
+        choice: dict[str, Any] = {
+            "text": text,
+            "finish_reason": self.end(),
+            "token_ids": made if body.get("return_token_ids") else None,
+        }
         if "logprobs" in body:
             choice["logprobs"] = {"token_logprobs": [-1.0 if self.generation != "empty" else None] * len(made)}
         return 200, {"choices": [choice], "usage": {"prompt_tokens": len(ids), "completion_tokens": len(made)}}
@@ -164,10 +168,15 @@ class FakeEngine:
         if broken:
             return broken
         self.finished += 1
-        content = {"empty": "", "blanks": "\n" * 16, "swallowed": ""}.get(self.generation, "It warns ships.")
+        content = {"empty": "", "blanks": "\n" * 16, "swallowed": "", "special": "", "ends": ""}.get(
+            self.generation, "It warns ships."
+        )
         message = {"role": "assistant", "content": content, "reasoning": None}
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
-        return 200, {"choices": [{"message": message, "finish_reason": "length"}], "usage": usage}
+        return 200, {"choices": [{"message": message, "finish_reason": self.end()}], "usage": usage}
+
+    def end(self) -> str:
+        return "stop" if self.generation == "ends" else "length"
 
     def misbehave(self) -> tuple[int, Any] | None:
         if self.generation == "hangs":

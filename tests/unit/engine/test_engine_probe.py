@@ -115,9 +115,13 @@ def test_strict_fails_the_task(run_module: RunModule) -> None:
 @pytest.mark.parametrize(
     ("generation", "id", "words"),
     [
-        ("blanks", "ENGINE.COMPLETION", "the text is blanks"),
-        ("blanks", "ENGINE.CHAT", "the text is blanks"),
+        ("blanks", "ENGINE.COMPLETION", "The text is blanks"),
+        ("blanks", "ENGINE.CHAT", "of another template"),
         ("swallowed", "ENGINE.CHAT", "compare the reasoning and tool-call parser"),
+        ("special", "ENGINE.COMPLETION", "compare tokenizer"),
+        ("special", "ENGINE.CHAT", "compare the reasoning and tool-call parser"),
+        ("ends", "ENGINE.COMPLETION", "compare tokenizer"),
+        ("ends", "ENGINE.CHAT", "compare the reasoning and tool-call parser"),
     ],
 )
 def test_nan_is_not_blamed_where_the_numbers_are_finite(run_module: RunModule, generation: str, id: str, words: str) -> None:
@@ -127,3 +131,12 @@ def test_nan_is_not_blamed_where_the_numbers_are_finite(run_module: RunModule, g
     assert checks["ENGINE.FINITE"]["status"] == "pass"
     assert (checks[id]["status"], "NaN" in checks[id]["remedy"]) == ("fail", False)
     assert words in checks[id]["remedy"]
+
+
+@pytest.mark.parametrize("generation", ["blanks", "special", "ends"])
+def test_a_completion_is_blamed_on_nothing_that_only_a_chat_passes(run_module: RunModule, generation: str) -> None:
+    with FakeEngine() as engine:
+        engine.generation = generation
+        remedy = found(probe(run_module, engine))["ENGINE.COMPLETION"]["remedy"]
+    assert remedy
+    assert not [word for word in ("template", "parser", "/v1/completions") if word in remedy]

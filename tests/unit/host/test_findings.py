@@ -86,14 +86,47 @@ def test_links_are_told_apart_and_not_many_of_a_kind_are_said() -> None:
     assert len(findings.kernel_findings(many)) == findings.OF_A_KIND
 
 
-@given(st.lists(st.text(max_size=200), max_size=5))
-def test_any_line_is_read_without_error(lines: list[str]) -> None:
-    findings.kernel_findings(lines)
-    findings.journal_findings(lines)
+# Known lines with whatever before, within and after them, and lines of nobody.
+KNOWN = st.sampled_from([line for line, *_ in (*KERNEL, *JOURNAL)])
+NOISE = st.text(max_size=200)
+LINES = st.lists(NOISE | st.builds("{}{}{}".format, NOISE, KNOWN, NOISE), max_size=8)
+
+
+@given(LINES)
+def test_whatever_the_lines_each_finding_is_whole_and_they_are_few(lines: list[str]) -> None:
+    kinds = {id for _, id, _, _ in (*KERNEL, *JOURNAL)}
+    for made in (findings.kernel_findings(lines), findings.journal_findings(lines)):
+        assert len(made) <= findings.FINDINGS
+        assert all(sum(one["id"] == id for one in made) <= findings.OF_A_KIND for id in kinds)
+        for one in made:
+            assert one["id"] in kinds
+            assert one["message"]
+            assert one["remedy"]
+            assert one["line"].isprintable()
+            assert len(one["line"]) <= 300
+
+
+@given(st.lists(NOISE, max_size=5), KNOWN, st.lists(NOISE, max_size=5))
+def test_a_known_line_is_found_among_any_others(before: list[str], line: str, after: list[str]) -> None:
+    lines = [*before, line, *after]
+    assert findings.kernel_findings(lines) or findings.journal_findings(lines)
+
+
+@pytest.mark.parametrize(("line", "id"), [(line, id) for line, id, _, _ in KERNEL])
+def test_long_lines_of_the_kernel_are_cut(line: str, id: str) -> None:
+    (one,) = findings.kernel_findings([line + " x" * 32768])
+    assert (one["id"], len(one["line"]) <= 300) == (id, True)
+    assert len(one["message"]) < 600
+
+
+@pytest.mark.parametrize(("line", "id"), [(line, id) for line, id, _, _ in JOURNAL])
+def test_long_lines_of_the_journal_are_cut(line: str, id: str) -> None:
+    (one,) = findings.journal_findings([line + " x" * 32768])
+    assert (one["id"], len(one["line"]) <= 300) == (id, True)
+    assert findings.journal_findings(["x " * findings.LONGEST + line]) == [], "what stands beyond the cut is not looked for"
 
 
 @pytest.mark.parametrize("token", ["mlx5_core ", "AER: ", "earlyoom: ", "NVRM: ", "dockerd: ", "EDAC "])
-def test_long_lines_are_cut(token: str) -> None:
+def test_long_lines_that_only_look_like_one_say_nothing(token: str) -> None:
     line = token * (65536 // len(token))
-    assert all(len(one["line"]) <= 300 for one in findings.kernel_findings([line] * 20))
-    assert findings.journal_findings([line] * 20) == []
+    assert findings.kernel_findings([line] * 20) == findings.journal_findings([line] * 20) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -33,6 +34,12 @@ settings.load_profile("any machine")
 os.environ["SPARKLANES_LOG_DIRECTORY"] = tempfile.mkdtemp(prefix="sparklanes-logs-")
 
 RunModule = Callable[..., dict[str, Any]]
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
 
 
 @pytest.fixture

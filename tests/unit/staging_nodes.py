@@ -9,7 +9,6 @@ download by name: the real one needs a package index, and runs in the sandbox.
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ import model_stage
 import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from checkpoints import checkpoint
-from conftest import ROOT, RunModule
+from conftest import ROOT, RunModule, free_port
 
 CLIENT = """#!/usr/bin/env python3
 import os, sys, urllib.request
@@ -177,12 +176,6 @@ def hub(source: Path) -> Iterator[Start]:
     for server in servers:
         server.send_signal(signal.SIGTERM)
         server.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def same(one: Path, other: Path) -> bool:

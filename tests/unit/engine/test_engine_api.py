@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.engine import api as engine_api
-from conftest import FIXTURES
+from conftest import FIXTURES, free_port
 from fake_engine import FakeEngine
 
 RECORDED = FIXTURES / "engine"
@@ -135,11 +134,8 @@ def test_against_a_server() -> None:
 
 
 def test_refused_timeout_and_broken_are_told_apart() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with pytest.raises(engine_api.EngineError) as caught:
-        engine_api.Engine(f"http://127.0.0.1:{port}").health()
+        engine_api.Engine(f"http://127.0.0.1:{free_port()}").health()
     assert caught.value.kind == engine_api.REFUSED
     with FakeEngine() as fake:
         fake.generation = "hangs"

@@ -13,17 +13,13 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.fabric import exchange
+from conftest import free_port
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 def probe(source: str = HERE, address: str = THERE, peer: str = "s2", rail: str = "0") -> dict[str, Any]:
     return {"peer": peer, "rail": rail, "ifname": "", "source": source, "address": address, "size": 8972}
-
-
-def free_port() -> int:
-    with socket.create_server((HERE, 0)) as held:
-        return int(held.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric.devices import parse_rules
 from ansible.module_utils.sparklanes.fabric.nccl_conf import image_conf_check
+from conftest import free_port
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -197,8 +198,7 @@ def test_a_ping_that_can_not_be_started_is_no_answer() -> None:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def test_a_worker_meets_rank_0_and_leaves_the_port_free(port: int) -> None:

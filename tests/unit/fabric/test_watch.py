@@ -16,8 +16,8 @@ from ansible.module_utils.sparklanes.common.registered import Look
 from ansible.module_utils.sparklanes.fabric import exchange, watch
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.release.cause import weigh
-from conftest import RunModule
-from test_exchange import HERE, THERE, free_port, other_end, probe
+from conftest import RunModule, free_port
+from test_exchange import HERE, THERE, other_end, probe
 
 BOOT = "b"
 

@@ -26,8 +26,8 @@ from ansible.module_utils.sparklanes.weights import pace as weights_pace
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
 from checkpoints import SECOND, flip, hub_cache, rot
-from conftest import RunModule
-from staging_nodes import Node, Start, free_port, hub, same, source
+from conftest import RunModule, free_port
+from staging_nodes import Node, Start, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 

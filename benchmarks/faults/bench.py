@@ -16,10 +16,12 @@ the tree is the same (.sandbox/faults/; --again forgets it). What each playbook 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -40,12 +42,18 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def up() -> bool:
-    """Bring the sandbox up; whether it was down before."""
+@contextlib.contextmanager
+def sandbox() -> Iterator[None]:
+    """The sandbox, up. Where it was down before, it is taken down in the end, also if it came up only halfway."""
     down = subprocess.run(["script/sandbox", "status"], cwd=ROOT, capture_output=True, check=False).returncode != 0
-    if down:
-        subprocess.run(["script/sandbox", "up"], cwd=ROOT, stdout=sys.stderr, check=True)
-    return down
+    try:
+        if down:
+            subprocess.run(["script/sandbox", "up"], cwd=ROOT, stdout=sys.stderr, check=True)
+        yield
+    finally:
+        Play.end_all()
+        if down:
+            subprocess.run(["script/sandbox", "down"], cwd=ROOT, stdout=sys.stderr, start_new_session=True, check=False)
 
 
 def listed(faults: list[Fault]) -> str:
@@ -90,22 +98,17 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     progress = Progress(ROOT / ".sandbox/faults", tree(ROOT), options.again)
-    was_down = False
     try:
-        was_down = up()
-        runner = Runner(Fleet(ROOT), progress)
-        runner.ready()
-        measure(runner, faults, options.rounds, options.healthy)
+        with sandbox():
+            runner = Runner(Fleet(ROOT), progress)
+            runner.ready()
+            measure(runner, faults, options.rounds, options.healthy)
     except (NodeError, subprocess.SubprocessError) as error:
         emit(Figure("faults", None, "", None, str(error)))
         return 1
     except KeyboardInterrupt:
         say("Interrupted. The same command goes on from here.")
         return 130
-    finally:
-        Play.end_all()
-        if was_down:
-            subprocess.run(["script/sandbox", "down"], cwd=ROOT, stdout=sys.stderr, start_new_session=True, check=False)
     say(f"{time.strftime('%Y-%m-%d')}, {progress.name}: all results in {progress.folder}")
     good = True
     for figure in report.figures(progress.results, faults, options.rounds, options.healthy, report.log_alarms(ROOT)):

@@ -20,6 +20,7 @@ from typing import Any
 from sandbox.containers import Containers, containers
 from sandbox.host import detect, needed
 from sandbox.layout import Clone, read_state
+from sandbox.services import started
 
 DEPLOYMENT, PORT = "sparks", 8000
 DEPLOYMENTS = f"/var/lib/sparklanes/deployments/{DEPLOYMENT}"
@@ -56,12 +57,9 @@ class Node:
         return self._pid
 
     @property
-    def boot(self) -> str:
-        """Names this life of the node: its init and when that started."""
-        try:
-            return f"{self.pid} {Path(f'/proc/{self.pid}/stat').read_text().rpartition(')')[2].split()[19]}"
-        except OSError:
-            return ""
+    def boot(self) -> int:
+        """Names this life of the node: when its init started. 0: it has none."""
+        return started(self.pid)
 
     def attempt(self, command: str, stdin: bytes = b"", timeout: float = 60) -> tuple[int, str]:
         """Exit status and output (errors included) of a shell command in the node; 124: it had no end."""
@@ -172,9 +170,6 @@ class Fleet:
     @property
     def head(self) -> Node:
         return next(iter(self.nodes.values()))
-
-    def others(self, name: str) -> list[Node]:
-        return [node for node in self.nodes.values() if node.name != name]
 
     def phase(self) -> str:
         """Phase of the open transaction as the head's journal has it; empty where none is open or it can't be read."""

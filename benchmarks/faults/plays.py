@@ -166,7 +166,6 @@ def _joined(fleet: Fleet) -> bool:
 
 
 MOMENTS: dict[str, Callable[[Fleet], bool]] = {
-    "lock": lambda fleet: bool(fleet.phase()),
     "stopping": lambda fleet: fleet.phase() == "stop" and _stopping(fleet),
     "settle": lambda fleet: fleet.phase() == "settle",
     "boot": lambda fleet: fleet.phase() == "start" and _ranks_run(fleet, 5),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import score
-from benchmarks.faults.table import NOTICE_SECONDS, Fault
+from benchmarks.faults.table import NOTICE_SECONDS, SLOW_SECONDS, Fault
 from benchmarks.figures import Figure
 
 AIM_LINES_GOOD, AIM_LINES_BAD = 60, 100
@@ -115,7 +115,7 @@ def _wrong(results: Results, wanted: Sequence[str], question: str) -> list[str]:
 
 def noticed(results: Results, faults: Sequence[Fault], rounds: int) -> Iterator[Figure]:
     """Seconds from the fault to a line that tells, and how many faults took longer than they may."""
-    for aim in (NOTICE_SECONDS, 30):
+    for aim in (NOTICE_SECONDS, SLOW_SECONDS):
         mine = [fault for fault in faults if fault.seconds == aim and (fault.ids or fault.words)]
         seen = {
             f"{number}/{fault.id}": results[f"{number}/{fault.id}"]["notice"] for number in range(1, rounds + 1) for fault in mine

@@ -17,7 +17,7 @@ from benchmarks.faults.injectors import files, network, processes, strangers  # 
 from benchmarks.faults.plays import MOMENTS
 
 NODES = ("spark-1", "spark-2")
-VERBS = ("launch", "status", "recover", "stop")
+VERBS = ("launch", "status", "stop")
 # What may follow once the first run was ended or put to sleep by its `controller`.
 THEN = ("", "recover", "recover-twice", "launch")
 CONTROLLER = ("", "kill", "sleep", "twin", "twin-elsewhere")

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.faults.injectors import Injector
 from benchmarks.faults.nodes import DEPLOYMENTS, Fleet, NodeError
 
-MODEL = "/var/lib/sparklanes/models/tiny"
 FLIP = """
 import glob, json, os, sys
 pattern, keep, at = sys.argv[1], sys.argv[2] == 'keep', int(sys.argv[3])
@@ -76,21 +76,21 @@ class Away(Injector, name="away"):
 
 
 @dataclass
-class WriteState(Injector, name="write_state"):
-    """A file of the deployment's state becomes another text, or is cut. Undone only if the product hasn't written it since."""
+class Written(Injector):
+    """A file of a node becomes another text, or is cut. Undone only if the product hasn't written it since."""
 
     node: str
-    file: str
-    text: str | None = None  # None: the first half of what stands there
-    was: str | None = None
-    mine: str | None = None
+    text: str | None = field(default=None, kw_only=True)  # None: the first half of what stands there
+    path: str = field(default="", kw_only=True)
+    was: str | None = field(default=None, kw_only=True)
+    mine: str | None = field(default=None, kw_only=True)
 
-    @property
-    def path(self) -> str:
-        return f"{DEPLOYMENTS}/{self.file}"
+    @abstractmethod
+    def place(self, fleet: Fleet) -> str:
+        """The path of the file, asked when it is injected."""
 
     def inject(self, fleet: Fleet) -> None:
-        node = fleet.node(self.node)
+        node, self.path = fleet.node(self.node), self.place(fleet)
         self.was = node.read(self.path)
         if self.text is None and not self.was:
             raise NodeError(f"{self.node}: {self.path} has nothing to cut")
@@ -105,6 +105,16 @@ class WriteState(Injector, name="write_state"):
             node.do(f"rm {self.path}")
         else:
             node.do(f"cat > {self.path}", stdin=self.was.encode())
+
+
+@dataclass
+class WriteState(Written, name="write_state"):
+    """One of the deployment's state."""
+
+    file: str
+
+    def place(self, fleet: Fleet) -> str:
+        return f"{DEPLOYMENTS}/{self.file}"
 
     def touched(self, fleet: Fleet) -> str:
         there = fleet.node(self.node).read(self.path)
@@ -189,22 +199,11 @@ class CutBank(Injector, name="cut_bank"):
 
 
 @dataclass
-class CutFrozen(Injector, name="cut_frozen"):
+class CutFrozen(Written, name="cut_frozen"):
     """The frozen rank of the release that would come back is only its first half."""
 
-    node: str
-    path: str = ""
-    was: str = ""
-
-    def inject(self, fleet: Fleet) -> None:
-        node = fleet.node(self.node)
-        release = str(fleet.state(node).get("last_good") or "")
-        self.path = f"/var/lib/sparklanes/releases/{release}/rank.json"
-        self.was = node.read(self.path) or ""
-        if not release or not self.was:
-            raise NodeError(f"{self.node}: {self.path} is not there")
-        node.do(f"cat > {self.path}", stdin=self.was[: len(self.was) // 2].encode())
-
-    def undo(self, fleet: Fleet) -> None:
-        if self.was:
-            fleet.node(self.node).do(f"cat > {self.path}", stdin=self.was.encode())
+    def place(self, fleet: Fleet) -> str:
+        release = str(fleet.state(fleet.node(self.node)).get("last_good") or "")
+        if not release:
+            raise NodeError(f"{self.node}: no release is last good")
+        return f"/var/lib/sparklanes/releases/{release}/rank.json"

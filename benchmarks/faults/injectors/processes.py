@@ -181,7 +181,7 @@ class Reboot(Injector, name="reboot"):
     """The node goes down and comes back: as a container does, so its kernel stays."""
 
     node: str
-    before: str = ""
+    before: int = 0
 
     def inject(self, fleet: Fleet) -> None:
         node = fleet.node(self.node)
@@ -190,7 +190,7 @@ class Reboot(Injector, name="reboot"):
 
     def undo(self, fleet: Fleet) -> None:
         until = time.monotonic() + 120
-        while self.before and fleet.node(self.node).boot in ("", self.before) and time.monotonic() < until:
+        while self.before and fleet.node(self.node).boot in (0, self.before) and time.monotonic() < until:
             time.sleep(1)
 
 

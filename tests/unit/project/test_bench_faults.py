@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -35,9 +36,10 @@ CODE = "\n".join(path.read_text() for path in (ROOT / "module_utils/sparklanes")
 
 def test_the_table_has_enough_of_each_kind() -> None:
     assert len(FAULTS) >= 40
-    assert {fault.at for fault in FAULTS} == {"before", *plays.MOMENTS} - {"lock"}
+    assert {fault.at for fault in FAULTS} == {"before", *plays.MOMENTS}
     assert {fault.controller for fault in FAULTS} == set(table.CONTROLLER)
-    assert {fault.run for fault in FAULTS} >= {"launch", "status"}
+    assert {fault.run for fault in FAULTS} == set(table.VERBS)
+    assert {fault.seconds for fault in FAULTS} == {table.NOTICE_SECONDS, table.SLOW_SECONDS}
     assert sum(fault.ends and not fault.ids and not fault.words for fault in FAULTS) >= 3, "runs in which nothing is amiss"
 
 
@@ -122,6 +124,17 @@ class Played:
         return out.strip()
 
 
+class Released(Played):
+    """One with a release that is last good."""
+
+    def __init__(self, root: Path, good: str) -> None:
+        super().__init__(root)
+        self.good = good
+
+    def state(self, node: object) -> dict[str, Any]:
+        return {"last_good": self.good}
+
+
 def test_flipped_bytes_are_seen_by_no_time_and_come_back(tmp_path: Path) -> None:
     shard = tmp_path / "var/a.safetensors"
     shard.parent.mkdir()
@@ -169,6 +182,22 @@ def test_a_cut_state_comes_back_unless_the_product_wrote_it_since(tmp_path: Path
     assert "written over" in cut.touched(Played(tmp_path))
     cut.undo(Played(tmp_path))
     assert state.read_text() == "{}"
+
+
+def test_a_frozen_rank_is_cut_in_the_release_that_is_last_good(tmp_path: Path) -> None:
+    frozen = tmp_path / "var/lib/sparklanes/releases/abc/rank.json"
+    frozen.parent.mkdir(parents=True)
+    frozen.write_text('{"rank": 1}!')
+    cut = files.CutFrozen("spark-1")
+    with pytest.raises(nodes.NodeError, match="no release is last good"):
+        cut.inject(Released(tmp_path, ""))
+    cut.undo(Released(tmp_path, "abc"))  # never ran: nothing to undo
+    cut.inject(Released(tmp_path, "abc"))
+    assert frozen.read_text() == '{"rank'
+    frozen_then = Released(tmp_path, "def")  # another is last good by now
+    assert cut.touched(frozen_then) == ""
+    cut.undo(frozen_then)
+    assert frozen.read_text() == '{"rank": 1}!'
 
 
 def test_a_strangers_lock_has_the_heartbeat_of_a_clock_that_was_stepped(tmp_path: Path) -> None:
@@ -441,6 +470,33 @@ def test_the_short_run_has_one_of_each_kind(kind: str) -> None:
     assert 10 < len(short) < 30, "minutes, in a run of everything"
     missing = {getattr(fault, kind) for fault in FAULTS} - {getattr(fault, kind) for fault in short}
     assert not missing - {"twin-elsewhere"}, "which is another two-launches"
+
+
+@pytest.mark.parametrize("was", ["up", "down"])
+@pytest.mark.parametrize("ends", ["well", "halfway up", "interrupted"])
+def test_a_sandbox_that_was_down_is_taken_down_however_it_ends(was: str, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: list[str] = []
+
+    def typing(argv: list[str], check: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
+        typed.append(argv[1])
+        code = int((argv[1] == "status" and was == "down") or (argv[1] == "up" and ends == "halfway up"))
+        if check and code:
+            raise subprocess.CalledProcessError(code, argv)
+        return subprocess.CompletedProcess(argv, code)
+
+    monkeypatch.setattr(bench.subprocess, "run", typing)
+    with contextlib.suppress(subprocess.CalledProcessError, KeyboardInterrupt), bench.sandbox():
+        if ends == "interrupted":
+            raise KeyboardInterrupt
+    assert typed == ["status", *(["up", "down"] if was == "down" else [])]
+
+
+def test_a_life_of_a_node_is_named_by_the_start_of_its_init() -> None:
+    node = nodes.Node("spark-1", 0, "", "", None)  # type: ignore[arg-type]
+    with subprocess.Popen(["sleep", "60"]) as init:
+        node._pid = init.pid
+        assert node.boot == node.boot > 0
+        init.kill()
 
 
 # --- plays

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NODES, ROOT, Fleet, Outcome
+from conftest import NODES, OTHER, ROOT, Fleet, Outcome, eventually
 
 pytestmark = pytest.mark.slow
 DEVICE = "enp1s0f0np0"
@@ -145,10 +144,8 @@ def test_a_trial_that_nobody_keeps_takes_itself_back(netplan: None, fleet: Fleet
     assert done.returncode == 0, done.stdout + done.stderr
     assert addresses(fleet)[1] == "192.168.100.77/24"
     play(fleet).failed("NETPLAN.PENDING", "another trial is armed")
-    deadline = time.monotonic() + 90
-    while addresses(fleet)[1] != "192.168.100.12/24":
-        assert time.monotonic() < deadline, fleet.on("spark-2", "journalctl -u sparklanes-fabric-revert --no-pager | tail -20")
-        time.sleep(1)
+    journal = "journalctl -u sparklanes-fabric-revert --no-pager | tail -20"
+    eventually(lambda: addresses(fleet)[1] == "192.168.100.12/24", 90, 1, lambda: fleet.on("spark-2", journal))
     assert fleet.on("spark-2", f"cat /sys/class/net/{DEVICE}/mtu") == "1400"
     assert play(fleet).ok().changed == 0
 
@@ -201,16 +198,8 @@ def test_files_that_netplan_does_not_accept_are_found_before_anything_is_written
 
 
 def test_it_refuses_while_something_runs_on_any_node(netplan: None, fleet: Fleet) -> None:
-    values = fleet.values()
-    image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
-    fleet.on(
-        "spark-2",
-        f"docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep {image} 600",
-    )
-    try:
-        play(fleet, fabric_network_first=71).failed("NODE.IDLE", "container sparklanes-other-rank0", "Nothing was written")
-    finally:
-        fleet.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")
+    with fleet.container("spark-2", *OTHER):
+        play(fleet, fabric_network_first=71).failed("NODE.IDLE", f"container {OTHER[0]}", "Nothing was written")
 
 
 def test_the_file_goes_away_again(netplan: None, fleet: Fleet) -> None:

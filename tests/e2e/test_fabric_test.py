@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NODES, ROOT, Fleet, Outcome
+from conftest import NODES, OTHER, ROOT, Fleet, Outcome
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "fixtures" / "fabric" / "emulated-ib_write_bw"
@@ -19,9 +18,8 @@ HALVES = ("rocep1s0f0", "roceP2p1s0f0")
 @pytest.fixture(scope="module")
 def rails(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Both nodes with the program, and a file of variables that gives them two RDMA rails (there is no such device here)."""
-    text = base64.b64encode(PROGRAM.read_bytes()).decode()
     for node in NODES:
-        fleet.on(node, f"echo {text} | base64 -d > /usr/local/bin/ib_write_bw; chmod 755 /usr/local/bin/ib_write_bw")
+        fleet.put(node, "/usr/local/bin/ib_write_bw", PROGRAM.read_bytes())
     fabrics = {
         node: {
             "transport": "roce",
@@ -85,13 +83,5 @@ def test_it_refuses_over_sockets(fleet: Fleet) -> None:
 
 
 def test_it_refuses_while_a_rank_runs_on_any_node(fleet: Fleet, rails: Path) -> None:
-    values = fleet.values()
-    image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
-    run = "docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep"
-    fleet.on("spark-2", f"{run} {image} 600")
-    try:
-        measure(fleet, rails).failed(
-            "NODE.IDLE", "container sparklanes-other-rank0 (a rank of deployment other)", "Nothing was touched"
-        )
-    finally:
-        fleet.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")
+    with fleet.container("spark-2", *OTHER):
+        measure(fleet, rails).failed("NODE.IDLE", f"container {OTHER[0]} (a rank of deployment other)", "Nothing was touched")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,8 +20,7 @@ Role = Callable[..., Outcome]
 def role(fleet: Fleet) -> Iterator[Role]:
     """Apply one role to a node that has an emulated GPU; afterwards it has none."""
     for name, source in EMULATED.items():
-        text = base64.b64encode((ROOT / "tests/e2e/emulated" / source).read_bytes()).decode()
-        fleet.on(NODE, f"echo {text} | base64 -d > /usr/local/bin/{name} && chmod 755 /usr/local/bin/{name}")
+        fleet.put(NODE, f"/usr/local/bin/{name}", (ROOT / "tests/e2e/emulated" / source).read_bytes())
 
     def apply(name: str, *more: str) -> Outcome:
         extra = [word for pair in more for word in ("-e", pair)]

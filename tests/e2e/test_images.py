@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -12,11 +11,6 @@ from conftest import NODES, ROOT, Fleet
 PROGRAM = "/usr/local/bin/docker-registry"
 
 pytestmark = pytest.mark.slow
-
-
-def image_of(fleet: Fleet) -> str:
-    values = fleet.values()
-    return f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
 
 
 def local_images(fleet: Fleet, node: str) -> list[str]:
@@ -37,9 +31,7 @@ def stopped(fleet: Fleet) -> Iterator[Fleet]:
     fleet.play("playbooks/stop.yml")
     program = (ROOT / ".sandbox/cache/docker-registry").read_bytes()
     for node in NODES:
-        subprocess.run(
-            ["script/sandbox", "ssh", node, f"cat > {PROGRAM} && chmod 755 {PROGRAM}"], cwd=ROOT, input=program, check=True
-        )
+        fleet.put(node, PROGRAM, program)
     yield fleet
     fleet.play("site.yml")
 
@@ -60,7 +52,7 @@ def test_one_node_takes_the_image_and_lends_it(stopped: Fleet) -> None:
         assert stopped.on(node, "ls -d /var/lib/sparklanes/registry 2>/dev/null || true") == ""
         assert "image-registry" not in stopped.on(node, "systemctl list-units --no-legend 'sparklanes-job-*'")
     # The lane's own name is not on the second node, and a second run finds the image all the same.
-    assert image_of(stopped) not in stopped.on("spark-2", "docker image ls --digests --format '{{.Repository}}@{{.Digest}}'")
+    assert stopped.image not in stopped.on("spark-2", "docker image ls --digests --format '{{.Repository}}@{{.Digest}}'")
     assert stopped.play("playbooks/stage.yml", *SPREAD).ok().changed == 0
 
 

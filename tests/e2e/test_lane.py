@@ -6,7 +6,6 @@ The tests build on each other, in the order in which they stand: each boot takes
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 import urllib.error
@@ -51,15 +50,10 @@ def test_an_image_with_another_digest_is_refused(fleet: Fleet) -> None:
 
 
 def test_a_foreign_container_on_the_port_is_named_and_left_alone(fleet: Fleet) -> None:
-    values = fleet.values()
-    image = f"{values['sandbox_image_repository']}@{values['sandbox_image_digest']}"
-    fleet.on("spark-1", f"docker run -d --name squatter --network host --entrypoint python3 {image} -m http.server 8000")
-    try:
+    with fleet.container("spark-1", "squatter", "--network host", "python3 -m http.server 8000"):
         fleet.play("playbooks/launch.yml").failed("PORT.FREE", "container squatter")
         assert fleet.on("spark-1", "docker ps --quiet --filter name=squatter")
         assert fleet.transaction() == {}
-    finally:
-        fleet.on("spark-1", "docker stop -t 1 squatter && docker rm squatter")
 
 
 def test_a_silent_node_is_a_row_and_nothing_is_stopped(fleet: Fleet, tmp_path: Path) -> None:
@@ -145,12 +139,10 @@ def test_render_tells_how_what_runs_differs_from_the_lane(fleet: Fleet) -> None:
     other = fleet.play("playbooks/render.yml", "--diff", "-e", "lane_max_model_len=256", "-e", "lane_api_host=0.0.0.0").ok().out
     assert "flag --max-model-len: runs with 512, the lane says 256" in other
     # One that a person started by hand, with a secret that must not be shown.
-    digest = fleet.values()["sandbox_image_digest"]
-    image = f"{fleet.values()['sandbox_image_repository']}@{digest}"
     fleet.on(
         "spark-1",
         "docker create --name by_hand --network host -e HF_TOKEN=hf_shown -e DO_NOT_TRACK=1 "
-        f"--entrypoint vllm {image} serve /models/tiny --max_model_len 512 --api-key sk_shown",
+        f"--entrypoint vllm {fleet.image} serve /models/tiny --max_model_len 512 --api-key sk_shown",
     )
     try:
         made = fleet.play("playbooks/render.yml", "--diff", "-e", "render_container=by_hand").ok()
@@ -211,9 +203,7 @@ def test_a_lane_that_does_not_boot_gives_way_to_the_last_good_one(fleet: Fleet) 
     assert (state["status"], state["current"], state["last_good"]) == ("restored-judged", good, good)
     assert "--dtype" in state["reason"]
     assert fleet.transaction() == {}
-    logs = {path.name for path in fleet.receipts()[-1].glob("*-rank*.log")}
-    assert any(name.startswith("spark-1-") for name in logs)
-    assert any(name.startswith("spark-2-") for name in logs)
+    assert fleet.logged() == set(NODES)
     assert ask(fleet, "/health")[0] == 200
 
 
@@ -229,15 +219,7 @@ def test_status_sees_the_dead_rank_behind_a_healthy_api_and_a_launch_heals_it(fl
 
 
 def test_ctrl_c_in_a_boot_is_survived_by_launching_again(fleet: Fleet) -> None:
-    run = fleet.start("playbooks/launch.yml", "-e", "launch_restart=true")
-    assert run.stdout
-    for line in run.stdout:
-        if "starting" in line or "waiting for the other ranks" in line:
-            break
-    time.sleep(2)
-    os.killpg(run.pid, signal.SIGINT)
-    run.stdout.read()
-    run.wait(timeout=60)
+    fleet.interrupted(signal.SIGINT, "starting", "waiting for the other ranks", after=2)
     left = fleet.transaction()
     assert left["phase"] == "start", "the journal says how far it came"
     assert "open" in fleet.play("playbooks/status.yml").ok().out

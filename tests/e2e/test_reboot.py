@@ -7,27 +7,22 @@ A boot of real firmware and kernel is another matter (tests/vm).
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import NODES, Fleet
+from conftest import NODES, OTHER, Fleet, eventually
 
 pytestmark = pytest.mark.slow
 
 
-def boots(fleet: Fleet) -> dict[str, str]:
-    return {node: fleet.on(node, "cat /proc/sys/kernel/random/boot_id") for node in NODES}
+def boots(fleet: Fleet, check: bool = True) -> dict[str, str]:
+    return {node: fleet.on(node, "cat /proc/sys/kernel/random/boot_id", check) for node in NODES}
 
 
 @pytest.fixture(scope="module")
 def good(fleet: Fleet) -> Iterator[Fleet]:
     """The fleet with a lane that is last good."""
-    fleet.play("playbooks/launch.yml").ok()
-    if fleet.state()["status"] != "serving":
-        fleet.play("playbooks/bank.yml", "-e", "bank_accept=true").ok()
-        fleet.play("playbooks/launch.yml").ok()
-    assert fleet.state()["status"] == "serving"
+    fleet.serve()
     yield fleet
     fleet.play("playbooks/stop.yml").ok()
 
@@ -44,17 +39,10 @@ def test_a_check_says_what_it_sees_and_changes_nothing(good: Fleet) -> None:
 
 def test_a_container_of_somebody_else_is_named_and_nothing_reboots(good: Fleet) -> None:
     before, ranks = boots(good), good.ranks()
-    image = json.loads(good.on("spark-2", "docker inspect $(docker ps -q) --format '{{json .Config.Image}}' | head -1"))
-    good.on(
-        "spark-2",
-        f"docker run -d --name sparklanes-other-rank0 --label sparklanes.deployment=other --entrypoint sleep {image} 600",
-    )
-    try:
+    with good.container("spark-2", *OTHER):
         good.play("playbooks/reboot.yml").failed(
-            "CONTAINER.FOREIGN", "sparklanes-other-rank0 (a rank of deployment other)", "Nothing was stopped"
+            "CONTAINER.FOREIGN", f"{OTHER[0]} (a rank of deployment other)", "Nothing was stopped"
         )
-    finally:
-        good.on("spark-2", "docker stop -t 1 sparklanes-other-rank0 && docker rm sparklanes-other-rank0")
     assert boots(good) == before
     assert good.ranks() == ranks
 
@@ -75,29 +63,25 @@ def test_all_reboot_and_what_was_last_good_serves_again(good: Fleet) -> None:
     assert good.ranks() != ranks
     assert good.state()["current"] == release
     assert good.transaction() == {}
-    logs = {path.name.split("-rank")[0] for path in good.receipts()[-1].glob("*-rank*.log")}
-    assert logs == set(NODES), "each rank's log was saved before the reboot"
+    assert good.logged() == set(NODES), "each rank's log was saved before the reboot"
     for node in NODES:
         told = json.loads(good.on(node, "cat /var/lib/sparklanes/engine-boots.json"))
         assert told == {"boot_id": after[node], "boots": 1}
         assert good.on(node, "cat /proc/sys/vm/swappiness") == "10"
 
 
-def power_cut(fleet: Fleet) -> dict[str, str]:
-    """All nodes go down and come back by themselves, as after a power cut; their new boot ids."""
+def power_cut(fleet: Fleet) -> None:
+    """All nodes go down and come back by themselves, as after a power cut."""
     before = boots(fleet)
     for node in NODES:
         fleet.on(node, "systemd-run --quiet --on-active=1 systemctl reboot", check=False)
-    deadline = time.monotonic() + 180
-    while True:
-        now = {node: fleet.on(node, "cat /proc/sys/kernel/random/boot_id", check=False) for node in NODES}
-        if all(now[node] not in ("", before[node]) for node in NODES):
-            break
-        assert time.monotonic() < deadline, "the nodes did not come back"
-        time.sleep(2)
+
+    def back() -> bool:
+        return all(now not in ("", before[node]) for node, now in boots(fleet, check=False).items())
+
+    eventually(back, 180, 2, lambda: "the nodes did not come back")
     for node in NODES:
         fleet.on(node, "systemctl is-system-running --wait", check=False)
-    return now
 
 
 def test_after_a_power_cut_nothing_starts_by_default_and_it_says_so(good: Fleet) -> None:
@@ -117,12 +101,11 @@ def test_after_a_power_cut_each_node_starts_its_rank_where_that_is_the_policy(go
         ranks = good.ranks()
         assert all(ranks.values()), good.on("spark-1", "journalctl -b -u sparklanes-boot --no-pager")
         # A launch judges it, and restarts nothing that serves.
-        deadline = time.monotonic() + 300
-        while not good.play("playbooks/status.yml").out.count("serving, passed all gates"):
-            assert time.monotonic() < deadline
-        while "200" not in good.on("spark-1", f"curl -s -o /dev/null -w '%{{http_code}}' {good.api}/health || true"):
-            assert time.monotonic() < deadline, "the head does not answer"
-            time.sleep(5)
+        eventually(
+            lambda: "serving, passed all gates" in good.play("playbooks/status.yml").out, 300, 0, lambda: "it does not serve"
+        )
+        health = f"curl -s -o /dev/null -w '%{{http_code}}' {good.api}/health || true"
+        eventually(lambda: "200" in good.on("spark-1", health), 300, 5, lambda: "the head does not answer")
         good.play("playbooks/launch.yml").ok()
         assert good.ranks() == ranks
         assert good.state()["current"] == release

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, Fleet, Outcome
+from conftest import ROOT, Fleet, Outcome, shown
 
 pytestmark = pytest.mark.slow
 PATH = "/var/lib/sparklanes/models/faults"
@@ -56,23 +56,16 @@ def test_a_chain_through_faults(model: tuple[dict[str, str], dict[str, object]])
     for node in there:
         fleet.on(node, f"rm -rf {PATH} /var/lib/sparklanes/staged/faults-* {Path(PATH).parent}/.faults.incoming")
     run = fleet.start("tests/e2e/weights.yml", "-e", json.dumps(more))
-    assert run.stdout
-    seen = []
-    for line in run.stdout:
-        seen.append(line)
-        if f"{fourth}  model: fetch" in line:
-            break
-    else:
-        pytest.fail("".join(seen)[-4000:])
+    said = shown(run, f"{fourth}  model: fetch")
     time.sleep(3)
     drop = f"-s {there[third]} -j DROP"
     fleet.on(fourth, f"iptables -I INPUT {drop}")
     try:
         fleet.on(second, "systemctl kill --signal=KILL sparklanes-job-lend")
         fleet.on(third, "systemctl kill --signal=KILL sparklanes-job-stage")
-        seen.append(run.stdout.read())
+        said += run.stdout.read()
         run.wait(timeout=300)
-        done = Outcome(run.returncode, "".join(seen))
+        done = Outcome(run.returncode, said)
     finally:
         fleet.on(fourth, f"iptables -D INPUT {drop}")
     done.failed(f"{third}: model in {PATH} lacks", f"{first}: complete", f"{second}: complete", f"{fourth}: complete")

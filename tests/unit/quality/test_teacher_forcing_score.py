@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sparklanes as filters  # filter_plugins/sparklanes.py
 import teacher_forcing_score
+from ansible.module_utils.sparklanes.jobs.reporter import JobFunction, name_of
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
@@ -245,7 +246,7 @@ def test_module_starts_a_job(
 ) -> None:
     started: list[tuple[Any, ...]] = []
 
-    def start(self: Jobs, job: str, function: str, args: Any, secrets: Any = None, **more: Any) -> bool:
+    def start(self: Jobs, job: str, function: JobFunction, args: Any, secrets: Any = None, **more: Any) -> bool:
         started.append((job, function, args, secrets))
         return True
 
@@ -257,7 +258,7 @@ def test_module_starts_a_job(
     )  # fmt: skip
     assert (result["job"], result["attached"], result["changed"]) == ("score", False, True)
     job, function, args, secrets = started[0]
-    assert (job, function, secrets) == ("score", "quality.teacher_forcing.score:job", {"api_key": "k"})
+    assert (job, name_of(function), secrets) == ("score", "quality.teacher_forcing.score:job", {"api_key": "k"})
     assert args["corpus"] == "/bank.json"
     assert "api_key" not in args
 

@@ -163,8 +163,8 @@ options:
     default: 2
   verify_rate_mib:
     description:
-      - Limit in MiB/s of reading files that are there, beside O(rate_mib). V(0) is none. What arrives is hashed on its way and has
-        no limit of its own.
+      - Limit in MiB/s of reading files that are there, beside O(rate_mib). V(0) is none. What arrives is hashed once it is there
+        and has no limit of its own.
       - The default is what one core hashes. A Spark that was idle was powered off hard by hashing at full speed.
     type: int
     default: 1024

@@ -1,30 +1,35 @@
 # Copyright: Contributors to the sparklanes project
 # SPDX-License-Identifier: Apache-2.0
-"""Hash files, at rest or while they arrive, and leave nothing of them in the page cache.
+"""Hash files at rest, and leave nothing of them in the page cache.
 
-A Spark's GPU takes its memory from where the page cache lies. Clean pages are dropped with fadvise as soon as they were
-hashed; dirty ones can't be, so what arrives is pushed to the disk a few blocks behind the writer (sync_file_range)
-and dropped then.
+What a program has brought is hashed once that program has ended, whoever it was: a hash of bytes as they came would be no proof of those
+that stayed. A Spark's GPU takes its memory from where the page cache lies, so pages are dropped with fadvise as soon as they were hashed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
+import fcntl
 import hashlib
 import os
-import threading
+import signal
+import stat
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.sparklanes.weights.model import BLOCK, Record, StagingError
 from ansible.module_utils.sparklanes.weights.pace import Pace
 
-# <linux/fs.h>
-SYNC_WAIT_BEFORE, SYNC_WRITE, SYNC_WAIT_AFTER = 1, 2, 4
-# How far behind its reader a file's dirty pages are waited for: at 4 GB/s the disk has had 16 ms.
-BEHIND = 16 * BLOCK
-LOOK_AGAIN = 0.05  # seconds between two looks at a file that has not grown
+# <linux/time.h>: the clock by which a kernel gives files their times. It stands still for a tick, up to 10 ms.
+CLOCK_REALTIME_COARSE = 5
+TICK_LIMIT = 0.05  # seconds; a file's time may be of the clock of a file server, and ahead of ours
+# <linux/fcntl.h>; Python has it from 3.13 on
+F_SETSIG = 10
+# A program that has ended may leave a child that closes its files a moment later.
+WRITER_LOOKS, WRITER_WAIT = 20, 0.05
 
 Tick = Callable[[int], None]
 
@@ -46,30 +51,32 @@ class Sums:
 
 
 def digest(path: Path, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
-    """Read a file whole: (record, git's blob hash if asked for). Leaves nothing of it in the page cache.
-
-    What was just written must be on the disk first: dirty pages can't be dropped. hashlib lets other threads run
-    while it works on a block, so a thread a file uses as many cores as a process a file would.
-    """
+    """Read a file whole: (record, git's blob hash if asked for). Leaves nothing of it in the page cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
-        before = os.fstat(descriptor)
-        sums = Sums(before.st_size, git)
-        buffer = bytearray(BLOCK)
-        view = memoryview(buffer)
-        at = 0
-        while count := os.preadv(descriptor, [buffer], at):
-            sums.add(view[:count])
-            os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_DONTNEED)
-            at += count
-            tick(count)
-            pace.take(count)
-        # Read-ahead may have gone past the last block that was dropped.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        after = os.fstat(descriptor)
+        return _digest(descriptor, path, git, pace, tick)
     finally:
         os.close(descriptor)
+
+
+def _digest(descriptor: int, path: Path, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
+    """What was just written must be on the disk first: dirty pages can't be dropped. hashlib lets other threads run
+    while it works on a block, so a thread a file uses as many cores as a process a file would."""
+    os.fsync(descriptor)
+    before = _settled(descriptor)
+    sums = Sums(before.st_size, git)
+    buffer = bytearray(BLOCK)
+    view = memoryview(buffer)
+    at = 0
+    while count := os.preadv(descriptor, [buffer], at):
+        sums.add(view[:count])
+        os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_DONTNEED)
+        at += count
+        tick(count)
+        pace.take(count)
+    # Read-ahead may have gone past the last block that was dropped.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    after = os.fstat(descriptor)
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or at != after.st_size:
         raise StagingError(f"{path} changed while it was read. Who writes to it?")
     sha256, sha1 = sums.result()
@@ -77,102 +84,101 @@ def digest(path: Path, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
     return Record(after.st_size, after.st_mtime_ns, sha256, before.st_ctime_ns), sha1
 
 
-def push(descriptor: int, at: int, count: int, flags: int) -> None:
-    """sync_file_range(2). Where there is none, fsync at the end does all of it."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).sync_file_range(descriptor, ctypes.c_long(at), ctypes.c_long(count), flags)
+def _settled(descriptor: int) -> os.stat_result:
+    """The times of a file that lie behind the clock: within one tick a second write would get the same ones."""
+    limit = time.monotonic() + TICK_LIMIT
+    while (found := os.fstat(descriptor)).st_ctime_ns >= time.clock_gettime_ns(CLOCK_REALTIME_COARSE):
+        if time.monotonic() > limit:
+            break
+        time.sleep(0.001)
+    return found
 
 
-class TailHasher:
-    """Hashes a file while another program writes it from its beginning to its end.
+class Arrival:
+    """A file that a program has brought. Nobody writes to it from before it is hashed until it has its name and its record.
 
-    `find` says where the file grows, or None as long as it isn't there. A program that writes in another order, or
-    starts anew, is not followed rightly: the digest then is not the wanted one, and the caller reads the file again.
+    The kernel keeps watch (a lease, fcntl(2)): there is none while anybody has the file open for writing, and it is broken where somebody
+    opens it. File systems without leases leave it to the file's times.
     """
 
-    def __init__(self, find: Callable[[], Path | None], size: int, git: bool, tick: Tick) -> None:
-        self.find = find
-        self.size = size
-        self.git = git
-        self.tick = tick
-        self.written = threading.Event()
-        self.descriptor = -1
-        self.at = self.dropped = 0
-        self.sums = Sums(size, git)
-        self.failed = False
-        self.thread = threading.Thread(target=self._run, daemon=True)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise StagingError(f"nothing came: {path} is not there") from error
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise StagingError(f"{path} is a link, where a file should have come") from error
+        found = os.fstat(self.descriptor)
+        self.size = found.st_size
+        self.leased = False
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            os.close(self.descriptor)
+            raise StagingError(f"{path} is no file of its own, where one should have come")
 
-    def __enter__(self) -> TailHasher:
-        self.thread.start()
+    def __enter__(self) -> Arrival:
+        try:
+            self._lease()
+        except BaseException:
+            os.close(self.descriptor)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        os.close(self.descriptor)  # and the lease with it
 
-    def _end(self) -> None:
-        self.written.set()
-        if self.thread.ident is not None:
-            self.thread.join()
+    def _lease(self) -> None:
+        for look in range(WRITER_LOOKS):
+            try:
+                # The signal of a lease that is broken would end the process; this one does nothing.
+                fcntl.fcntl(self.descriptor, F_SETSIG, signal.SIGURG)
+                fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            except OSError as error:
+                if error.errno != errno.EAGAIN:
+                    return  # no leases here
+                if look + 1 < WRITER_LOOKS:
+                    time.sleep(WRITER_WAIT)
+            else:
+                self.leased = True
+                return
+        raise StagingError(f"{self.path} has come, and something still writes to it")
 
-    def result(self, path: Path) -> tuple[Record, str] | None:
-        """The digests of the file that now is whole at `path`, or None where another file was followed, or none."""
-        self._end()
-        if self.failed or self.descriptor < 0:
-            return None
-        os.fsync(self.descriptor)
-        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        mine, there = os.fstat(self.descriptor), path.stat()
-        if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino) or mine.st_size != self.at:
-            return None
-        sha256, sha1 = self.sums.result()
-        return Record(mine.st_size, mine.st_mtime_ns, sha256), sha1
+    def digest(self, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
+        os.fchmod(self.descriptor, 0o644)  # now, as it changes the inode
+        return _digest(self.descriptor, self.path, git, pace, tick)
 
-    def _run(self) -> None:
-        buffer = bytearray(BLOCK)
-        view = memoryview(buffer)
+    def name(self, target: Path, record: Record) -> Record:
+        """Give it this name, and its record as it stands there. Only the very bytes that were hashed keep the name."""
+        self._unchanged(os.fstat(self.descriptor), record)
+        self.path.replace(target)
+        _sync_folder(target.parent)
+        found = target.lstat()
         try:
-            while True:
-                last = self.written.is_set()
-                if self.descriptor < 0:
-                    self._open()
-                if self.descriptor >= 0:
-                    self._read(buffer, view)
-                if last or self.failed:
-                    return
-                self.written.wait(LOOK_AGAIN)
-        except OSError:
-            self.failed = True
+            # The name is a change of the inode too: of its ctime, not of its mtime.
+            self._unchanged(found, replace(record, ctime_ns=found.st_ctime_ns))
+            mine = os.fstat(self.descriptor)
+            if (mine.st_dev, mine.st_ino) != (found.st_dev, found.st_ino):
+                raise StagingError(f"{target} is another file than the one that was hashed. Who writes to {self.path.parent}?")
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return replace(record, ctime_ns=found.st_ctime_ns)
 
-    def _open(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            if (path := self.find()) is None:
-                return
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            stat = os.fstat(self.descriptor)
-            # Made in its full size first, and filled in any order: there is no end to follow.
-            self.failed = 0 < self.size <= stat.st_size and stat.st_blocks * 512 < stat.st_size // 2
+    def _unchanged(self, found: os.stat_result, record: Record) -> None:
+        broken = self.leased and fcntl.fcntl(self.descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
+        times = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if broken or times != (record.size, record.mtime_ns, record.ctime_ns):
+            raise StagingError(f"{self.path} changed after it was hashed. Who writes to it?")
 
-    def _read(self, buffer: bytearray, view: memoryview) -> None:
-        """Up to the present end of the file."""
-        while not self.failed and (left := os.fstat(self.descriptor).st_size - self.at) != 0:
-            if left < 0 or self.at > self.size:
-                self.failed = True  # it was cut, or is longer than it may be
-                return
-            count = os.preadv(self.descriptor, [view[: min(left, BLOCK)]], self.at)
-            if count == 0:
-                return
-            self.sums.add(view[:count])
-            push(self.descriptor, self.at, count, SYNC_WRITE)
-            self.at += count
-            self.tick(count)
-            if self.at - self.dropped > 2 * BEHIND:
-                ready = self.at - BEHIND - self.dropped
-                push(self.descriptor, self.dropped, ready, SYNC_WAIT_BEFORE | SYNC_WRITE | SYNC_WAIT_AFTER)
-                os.posix_fadvise(self.descriptor, self.dropped, ready, os.POSIX_FADV_DONTNEED)
-                self.dropped += ready
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def drop_cache(folder: Path) -> None:

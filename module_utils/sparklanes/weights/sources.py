@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the files of a model come from: the Hub, a plain HTTP mirror, the Sparks before this one, or they lie here already.
 
-A source says what the files must be, brings one file below a folder, and says where that file grows meanwhile, so that
-it can be hashed on its way. What a source brings is never trusted.
+A source says what the files must be, and brings one file below a folder. What a source brings is never trusted.
 """
 
 from __future__ import annotations
@@ -11,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -191,33 +193,51 @@ class MirrorSource(Source):
         path = own_folder(name, incoming) / "file"
         path.parent.mkdir(parents=True, exist_ok=True)
         url = self._url(model, name)
-        begin = path.stat().st_size if path.exists() else 0
-        if begin > content.size:
-            path.unlink()
-            begin = 0
-        if begin == content.size and path.exists():
+        begin = path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+        if begin and begin == content.size:
             return path
+        if begin > content.size:
+            begin = 0
         try:
             with self._open(url, begin=begin) as answer:
-                whole = begin and answer.status != 206  # it does not know ranges
-                with path.open("wb" if whole else "ab") as stream:
-                    while block := answer.read(BLOCK):
-                        stream.write(block)
-                        stream.flush()
-                        self.pace.take(len(block))
+                if not goes_on(answer, begin):
+                    begin = 0
+                    path.unlink(missing_ok=True)  # the whole again: another inode, in which nothing of an earlier attempt is
+                self._write(answer, path, begin, content.size, url)
         except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                path.unlink(missing_ok=True)  # what is there can't be its beginning
             raise StagingError(f"{url}: HTTP {error.code}") from error
-        except OSError as error:
-            if error.errno is not None and error.filename:
+        except (OSError, HTTPException) as error:
+            if isinstance(error, OSError) and error.errno is not None and error.filename:
                 raise  # of the disk here
-            raise StagingError(f"{url}: {getattr(error, 'reason', error)}") from error
+            raise StagingError(f"{url}: {getattr(error, 'reason', error) or type(error).__name__}") from error
         if path.stat().st_size < content.size:
             raise StagingError(f"{url} ended after {path.stat().st_size:,} of {content.size:,} bytes")
         return path
 
-    def growing(self, name: str, content: Content, incoming: Path) -> Path | None:
-        path = own_folder(name, incoming) / "file"
-        return path if path.exists() else None
+    def _write(self, answer: Any, path: Path, begin: int, size: int, url: str) -> None:
+        """The answer from `begin` on. One byte more than the file may have is enough to refuse it."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if begin else os.O_CREAT | os.O_EXCL)
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as stream:
+            while block := answer.read(min(BLOCK, size - begin + 1)):
+                begin += len(block)
+                if begin > size:
+                    path.unlink()
+                    raise StagingError(f"{url} goes on after the {size:,} bytes that the file has")
+                stream.write(block)
+                stream.flush()
+                self.pace.take(len(block))
+
+
+def goes_on(answer: Any, begin: int) -> bool:
+    """Whether an answer is what comes after the first `begin` bytes, and not the whole again."""
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+    if answer.status != 206:
+        return False
+    if not begin or found is None or int(found[1]) != begin:
+        raise StagingError(f"{answer.url} answers with another part of the file than the one that it was asked for")
+    return True
 
 
 def make_source(args: Mapping[str, Any], secrets: Mapping[str, str], tool: Tool, report: Reporter, pace: Pace) -> Source:

@@ -45,6 +45,8 @@ def stage(args: dict[str, Any], secrets: dict[str, str], report: Reporter) -> di
         workers=int(args["workers"]),
         verify_workers=int(args["verify_workers"]),
         verify_pace=Pace(float(args["verify_rate"]), cancel),
+        # Of what arrives each byte is hashed once, so on average no faster than it comes.
+        arrival_pace=Pace(float(args["rate"]), cancel),
         full=args["verify"] == "full",
         repair=bool(args["repair"]),
         store_root=Path(args["staged_dir"]),

@@ -8,7 +8,6 @@ writes an Outcome; files are read and fetched by threads that share the Tracker 
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.weights.digest import TailHasher, digest
+from ansible.module_utils.sparklanes.weights.digest import Arrival, digest
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, assess, incoming_of, look, with_ctime
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError, shard_order
 from ansible.module_utils.sparklanes.weights.pace import Cancelled, Pace
@@ -41,6 +40,7 @@ class Context:
     workers: int
     verify_workers: int
     verify_pace: Pace
+    arrival_pace: Pace
     full: bool  # read also what was verified before
     repair: bool
     store_root: Path
@@ -194,49 +194,49 @@ def fetch(context: Context, tracker: Tracker, outcome: Outcome, names: Sequence[
 
 
 def bring(context: Context, model: Model, name: str, content: Content, incoming: Path) -> Record:
-    """Fetch one file, hash it on the way, and only then give it its name. A wrong one is fetched anew, whole."""
+    """Fetch one file, hash what came, and only then give it its name. A wrong one is fetched anew, whole."""
     source = context.source
     for attempt in range(1, source.attempts + 1):
         try:
-            arrived, record, sha1 = receive(context, model, name, content, incoming)
-            if record.size == content.size and content.matches(record.sha256, sha1):
-                break
-            arrived.unlink()
-            found = f"{record.size:,} bytes, sha256 {record.sha256[:16]}…"
-            expected = f"{content.size:,} bytes, {(content.sha256 or content.git_sha1)[:16]}…"
-            why = f"sent {name} with {found}; expected {expected}"
-            source.refused(model, name, why)
-            raise StagingError(
-                f"{context.host}: {source.name} {why}."
-                " Its copy or the way here is bad: verify the source (model_weights_verify: full) and the network"
-            )
+            return receive(context, model, name, content, incoming)
         except StagingError:
             if attempt == source.attempts or context.tool.cancel.wait(RETRY_WAIT * attempt):
                 raise
-    target = Path(model.path, name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    arrived.chmod(0o644)
-    arrived.replace(target)
-    sync_folder(target.parent)
-    return replace(record, ctime_ns=target.stat().st_ctime_ns)  # a new name is a change of the inode
+    raise AssertionError("a source is asked at least once")
 
 
-def receive(context: Context, model: Model, name: str, content: Content, incoming: Path) -> tuple[Path, Record, str]:
-    """Where the file arrived, and its digests: of its bytes as they came, or else of a second look at all of them."""
+def receive(context: Context, model: Model, name: str, content: Content, incoming: Path) -> Record:
+    """One attempt. What came and is not the file that is meant is removed, so that nothing goes on from it."""
     source = context.source
+    came = source.fetch(model, name, content, incoming)
+    try:
+        with Arrival(came) as arrival:
+            found = f"{arrival.size:,} bytes"
+            if arrival.size == content.size:
+                record, sha1 = arrival.digest(content.by_git, context.arrival_pace, lambda _: context.report.alive())
+                if content.matches(record.sha256, sha1):
+                    target = Path(model.path, name)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    return arrival.name(target, record)
+                found += f", sha256 {record.sha256[:16]}…"
+    except StagingError as error:
+        remove(came)
+        source.refused(model, name, f"{name}: {error}")
+        raise StagingError(f"{context.host}: {source.name}: {name}: {error}") from error
+    remove(came)
+    why = f"sent {name} with {found}; expected {content.size:,} bytes, {(content.sha256 or content.git_sha1)[:16]}…"
+    source.refused(model, name, why)
+    raise StagingError(
+        f"{context.host}: {source.name} {why}."
+        " Its copy or the way here is bad: verify the source (model_weights_verify: full) and the network"
+    )
 
-    def find() -> Path | None:
-        return source.growing(name, content, incoming)
 
-    def alive(_: int) -> None:
-        context.report.alive()
-
-    with TailHasher(find, content.size, content.by_git, alive) as hasher:
-        arrived = source.fetch(model, name, content, incoming)
-        found = hasher.result(arrived)
-    if found is None or not content.matches(found[0].sha256, found[1]):
-        found = digest(arrived, content.by_git, context.verify_pace, alive)
-    return arrived, *found
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def finish(context: Context, tracker: Tracker, outcome: Outcome) -> None:
@@ -266,11 +266,3 @@ def raise_first(errors: Sequence[Exception]) -> None:
     for error in errors:
         if not isinstance(error, Cancelled):
             raise error
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

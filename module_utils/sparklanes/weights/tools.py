@@ -195,10 +195,6 @@ class Source:
         """Bring one file below `incoming` and say where."""
         raise StagingError(f"{model.path}/{name} is missing, and nothing says where to take it from")
 
-    def growing(self, name: str, content: Content, incoming: Path) -> Path | None:
-        """Where `fetch` is writing that file at this moment."""
-        return None
-
     def refused(self, model: Model, name: str, why: str) -> None:
         """What was brought was not what it must be."""
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
@@ -166,8 +166,17 @@ class ChainSource(Source):
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         giver, offer = self._offer(model, name)
         folder, at = own_folder(name, incoming), offer.verified[name].at or name
-        # --append: what is in `folder` is the beginning of the file, left by a run that was cut; the hash decides.
-        options = ("--append", "--times", "--contimeout=10", "--timeout=30", *self.limit)
+        path = folder / PurePosixPath(at).name
+        begun = continued(folder, path.name, content.size)
+        # A new file is written aside and gets its name when it is whole, or its beginning when the transfer is cut.
+        options = (
+            "--append" if begun else "--partial",
+            "--no-relative",
+            "--times",
+            "--contimeout=10",
+            "--timeout=30",
+            *self.limit,
+        )
         code, output = self._rsync(f"{self.urls[giver]}/{model.name}", [at], folder, *options)
         if code != 0 and (full := OUR_DISK.search(output)):
             raise OSError(0, full[0], str(folder))
@@ -176,12 +185,7 @@ class ChainSource(Source):
             with self.lock:
                 self.choices[model.name].transfer_failed(giver, why, time.monotonic())
             raise StagingError(why)
-        # Under one name, whoever gave it: the next one may have it elsewhere and goes on with what came.
-        return folder / at
-
-    def growing(self, name: str, content: Content, incoming: Path) -> Path | None:
-        files = [path for path in own_folder(name, incoming).rglob("*") if path.is_file()]
-        return files[0] if len(files) == 1 else None
+        return path
 
     def refused(self, model: Model, name: str, why: str) -> None:
         with self.lock:
@@ -201,6 +205,24 @@ class ChainSource(Source):
         for scout in self.scouts:
             scout.join()
         shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def continued(folder: Path, name: str, size: int) -> bool:
+    """Whether the beginning of a file lies in its folder, alone and by this name, so that it can be gone on with.
+
+    An attempt that was cut may have left it under another name: that of another giver, or the one that rsync writes aside to.
+    Each is the beginning of one and the same file; the hash of the whole decides.
+    """
+    left = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    best = max(((path.stat().st_size, path) for path in left if path.stat().st_size <= size), default=(0, folder))
+    aside = folder.with_suffix(".begun")
+    if best[0]:
+        best[1].replace(aside)
+    shutil.rmtree(folder, ignore_errors=True)
+    if best[0]:
+        folder.mkdir(parents=True)
+        aside.replace(folder / name)
+    return best[0] > 0
 
 
 class ChainFeed(Feed):

@@ -1,0 +1,332 @@
+# Copyright: Contributors to the sparklanes project
+# SPDX-License-Identifier: Apache-2.0
+"""Who stands between a Spark and what it takes from changes bytes on their way: by a real web server, a real rsync daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.weights import stage as weights_stage
+from ansible.module_utils.sparklanes.weights import steps
+from ansible.module_utils.sparklanes.weights.chain.offer import Offer, Work, seal, user_of
+from ansible.module_utils.sparklanes.weights.folder import ModelStore
+from ansible.module_utils.sparklanes.weights.model import Content, Manifest
+from ansible.module_utils.sparklanes.weights.tools import own_folder
+from checkpoints import COMMIT, shard
+from staging_nodes import free_port
+
+NAME = "model.safetensors"
+GOOD = shard({"w": ("BF16", [150_000], random.Random(3).randbytes(300_000))})
+SIZE = len(GOOD)
+EVIL = (b'import os; os.system("id")\n' * 2000)[: SIZE // 8] + GOOD[SIZE // 8 :]
+HALF = SIZE // 2
+PIN = hashlib.sha256(GOOD).hexdigest()
+SECRET = "S" * 43
+
+
+class Spark:
+    """Stages one file in this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.path = root / "models" / "tiny"
+        self.incoming = root / "models" / ".tiny.incoming"
+        self.file = self.path / NAME
+        (root / "job").mkdir()
+
+    def stage(self, source: str, secrets: dict[str, str] | None = None, pins: dict[str, str] | None = None, **args: Any) -> str:
+        """Why it failed, or nothing."""
+        sha256 = {NAME: PIN} if pins is None else pins
+        asked = {"name": "model", "path": str(self.path), "repo": "acme/tiny", "revision": COMMIT, "sha256": sha256}
+        common: dict[str, Any] = {"host": "s1", "models": [asked], "source": source, "verify": "quick", "repair": True}
+        common |= {"rate": 0, "workers": 1, "verify_workers": 1, "verify_rate": 0, "reserve": 0, "also": [], "was_staged": False}
+        report = Reporter(self.root / "job", "stage")
+        try:
+            weights_stage.stage({**common, "staged_dir": str(self.root / "staged"), **args}, secrets or {}, report)
+        except JobError as error:
+            return str(error)
+        return ""
+
+    def kept(self) -> None:
+        """Nothing, or the right bytes; and what is recorded is what lies there."""
+        records = ModelStore(self.root / "staged", str(self.path)).records()
+        assert bool(records) == self.file.exists()
+        if self.file.exists():
+            assert hashlib.sha256(self.file.read_bytes()).hexdigest() == PIN == records[NAME].sha256
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Spark:
+    return Spark(tmp_path)
+
+
+Answer = Callable[[BaseHTTPRequestHandler, int], None]
+
+
+def reply(handler: BaseHTTPRequestHandler, status: int, body: bytes, said: int, **headers: str) -> None:
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(said))
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    with contextlib.suppress(OSError):
+        handler.wfile.write(body)
+    handler.close_connection = True
+
+
+@pytest.fixture
+def mirror() -> Iterator[Callable[[Answer], str]]:
+    """`mirror(answer)`: a server that answers a GET of the file by `answer(handler, number of the request)`."""
+    servers = []
+
+    def run(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            asked = 0
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                reply(self, 200, b"", SIZE)
+
+            def do_GET(self) -> None:
+                if not self.path.endswith(NAME):
+                    reply(self, 404, b"", 0)
+                    return
+                Handler.asked += 1
+                answer(self, Handler.asked)
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield run
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def ranged(handler: BaseHTTPRequestHandler) -> int:
+    return int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+
+
+def tail(handler: BaseHTTPRequestHandler, body: bytes, begin: int, **headers: str) -> None:
+    reply(handler, 206, body, len(body), Content_Range=f"bytes {begin}-{SIZE - 1}/{SIZE}", **headers)
+
+
+def anew(handler: BaseHTTPRequestHandler, number: int) -> None:
+    """Right and cut; then, asked for the rest, the whole again, and its beginning is another one."""
+    if number == 1:
+        reply(handler, 200, GOOD[:HALF], SIZE)
+    else:
+        reply(handler, 200, EVIL, SIZE)
+
+
+def evil_first(handler: BaseHTTPRequestHandler, number: int) -> None:
+    if number == 1:
+        reply(handler, 200, EVIL[:HALF], SIZE)
+    else:
+        tail(handler, GOOD[ranged(handler) :], ranged(handler))
+
+
+def elsewhere(handler: BaseHTTPRequestHandler, number: int) -> None:
+    """Another part than the one that is asked for."""
+    if number == 1:
+        reply(handler, 200, GOOD[:HALF], SIZE)
+    else:
+        tail(handler, EVIL[: SIZE - HALF], 0)
+
+
+def endless(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.close_connection = True
+    with contextlib.suppress(OSError):
+        for _ in range(100):  # 30 MB: what has no end here would have none on a disk either
+            handler.wfile.write(GOOD)
+
+
+def longer(handler: BaseHTTPRequestHandler, number: int) -> None:
+    reply(handler, 200, GOOD + b"!", SIZE + 1)
+
+
+def cut_for_ever(handler: BaseHTTPRequestHandler, number: int) -> None:
+    reply(handler, 200, GOOD[:1000], SIZE)
+
+
+def chunks_without_end(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"ffff\r\nx")
+    handler.close_connection = True
+
+
+def no_http(handler: BaseHTTPRequestHandler, number: int) -> None:
+    handler.wfile.write(b"\0" * 100_000)
+    handler.close_connection = True
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [anew, evil_first, elsewhere, endless, longer, cut_for_ever, chunks_without_end, no_http],
+    ids=lambda one: one.__name__,
+)
+def test_no_mirror_gets_other_bytes_past_the_lanes_own_hash(
+    spark: Spark, mirror: Callable[[Answer], str], answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "RETRY_WAIT", 0.3)
+    address = mirror(answer)
+    why = spark.stage("mirror", mirror={"urls": {"model": address}, "lists": {}})
+    spark.kept()
+    assert why == "" if spark.file.exists() else address in why
+    came = [path for path in spark.incoming.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in came) <= SIZE
+
+
+def test_a_mirror_goes_on_where_it_was_cut_and_takes_another_inode_where_it_begins_anew(
+    spark: Spark, mirror: Callable[[Answer], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "RETRY_WAIT", 0.01)
+    begins: list[int] = []
+    left: list[int] = []
+
+    def answer(handler: BaseHTTPRequestHandler, number: int) -> None:
+        begins.append(ranged(handler))
+        if number > 1:
+            left.append(os.open(own_folder(NAME, spark.incoming) / "file", os.O_RDONLY))
+        if number == 1:
+            reply(handler, 200, GOOD[:1000], SIZE)
+        elif number == 2:
+            tail(handler, GOOD[1000:HALF], 1000)
+        else:
+            reply(handler, 200, GOOD, SIZE)
+
+    assert spark.stage("mirror", mirror={"urls": {"model": mirror(answer)}, "lists": {}}) == ""
+    spark.kept()
+    assert begins == [0, 1000, HALF]
+    assert [os.fstat(one).st_size for one in left] == [HALF, HALF], "the second went on in the first one's"
+    assert [os.fstat(one).st_nlink for one in left] == [0, 0], "the third did not"
+    for one in left:
+        os.close(one)
+
+
+class Between:
+    """Somebody on the fabric without the secret: relays the sealed offer, serves the file by an rsync daemon of its own, and spoils the
+    sum by which rsync would have accepted the first transfer, so that rsync does it over, now with other bytes."""
+
+    def __init__(self, root: Path, sizes: int = SIZE) -> None:
+        self.root = root
+        for name in ("offers", "model"):
+            (root / name).mkdir(parents=True)
+        self.target = root / "model" / NAME
+        self.target.write_bytes(GOOD)
+        self.files = {NAME: Content(SIZE, PIN)}
+        self.offer()
+        self.flips: list[float] = []
+        self.ports = free_port(), free_port()
+        places = "".join(f"[{name}]\npath={root / name}\n" for name in ("offers", "model"))
+        (root / "conf").write_text(
+            f"address=127.0.0.1\nport={self.ports[0]}\nuse chroot=no\nread only=yes\nlog file={root}/log\npid file={root}/pid\n{places}"
+        )
+        self.daemon = subprocess.Popen(["rsync", "--daemon", "--no-detach", f"--config={root / 'conf'}"])
+        self.listener = socket.create_server(("127.0.0.1", self.ports[1]))
+        threading.Thread(target=self.relay, daemon=True).start()
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.ports[0]), timeout=1):
+                break
+            time.sleep(0.02)
+
+    def offer(self, manifest: Manifest | None = None, verified: dict[str, Content] | None = None) -> None:
+        """What the honest giver shows; who is between has read it off the wire."""
+        made = manifest or Manifest("acme/tiny", COMMIT, self.files, "hub")
+        text = seal(Offer("model", made, verified or self.files, Work(running=True)), [SECRET])
+        (self.root / "offers" / "model.json").write_text(text)
+
+    def relay(self) -> None:
+        while True:
+            try:
+                taker, _ = self.listener.accept()
+            except OSError:
+                return
+            giver = socket.create_connection(("127.0.0.1", self.ports[0]))
+            for a, b, serves in ((taker, giver, False), (giver, taker, True)):
+                threading.Thread(target=self.pump, args=(a, b, serves), daemon=True).start()
+
+    def pump(self, a: socket.socket, b: socket.socket, serves: bool) -> None:
+        seen = b""
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                if serves and not self.flips:
+                    seen = (seen + data)[-400_000:]
+                    found = seen.find(GOOD[-32:])
+                    at = found + 32 + 4  # after the last bytes: token 0, then the sum of the whole file
+                    off = len(data) - (len(seen) - at)
+                    if found >= 0 and 0 <= off < len(data):
+                        data = data[:off] + bytes([data[off] ^ 0xFF]) + data[off + 1 :]
+                        self.flips.append(time.monotonic())
+                        self.target.write_bytes(EVIL)
+                if not serves and self.flips and time.monotonic() - self.flips[0] < 0.5:
+                    time.sleep(0.4)  # whoever follows the growing file has hashed it by now
+                b.sendall(data)
+        for one in (a, b):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def peers(self) -> dict[str, Any]:
+        url = f"rsync://{user_of(SECRET)}@127.0.0.1:{self.ports[1]}"
+        return {"peers": [{"name": "s0", "url": url}], "patience": 1}
+
+    def end(self) -> None:
+        self.listener.close()
+        self.daemon.terminate()
+        self.daemon.wait()
+
+
+@pytest.fixture
+def between(tmp_path: Path) -> Iterator[Between]:
+    made = Between(tmp_path / "between")
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("begun", [b"", GOOD[:1000], EVIL[:HALF]], ids=["new", "begun", "begun by another"])
+def test_nobody_between_two_sparks_gets_other_bytes_past_the_lanes_own_hash(spark: Spark, between: Between, begun: bytes) -> None:
+    if begun:
+        path = own_folder(NAME, spark.incoming) / NAME
+        path.parent.mkdir(parents=True)
+        path.write_bytes(begun)
+    why = spark.stage("chain", {"chain_secret": SECRET}, chain=between.peers)
+    spark.kept()
+    assert between.flips or begun == EVIL[:HALF]
+    assert (not spark.file.exists() and "gave bad content" in why) or spark.file.read_bytes() == GOOD
+
+
+@pytest.mark.parametrize("left", [f".{NAME}.Ab12Cd", "other/name", NAME])
+def test_a_transfer_that_was_cut_goes_on_whatever_name_it_was_left_under(spark: Spark, between: Between, left: str) -> None:
+    between.flips.append(0.0)  # an honest one
+    path = own_folder(NAME, spark.incoming) / left
+    path.parent.mkdir(parents=True)
+    path.write_bytes(GOOD[:HALF])
+    inode = path.stat().st_ino
+    assert spark.stage("chain", {"chain_secret": SECRET}, chain=between.peers) == ""
+    spark.kept()
+    assert spark.file.stat().st_ino == inode

@@ -353,7 +353,10 @@ def transaction_id(folder: str, resume: bool = True, remember: bool = True) -> s
             Path(folder), os.getpid(), secrets.token_hex(4), resume=bool(resume), remember=bool(remember)
         )
     except OSError as error:
-        raise AnsibleFilterError(f"{folder}: receipts can't be written there: {error}") from error
+        raise AnsibleFilterError(
+            f"{folder}: receipts can't be written there: {error.strerror or error}. Make room for them on this machine, or choose another folder:"
+            " -e artifacts_directory=/another/folder"
+        ) from error
 
 
 def pip_arguments(arguments: Sequence[str]) -> dict[str, Any]:

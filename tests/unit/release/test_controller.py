@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sparklanes as filters  # filter_plugins/sparklanes.py
 import yaml
+from ansible.errors import AnsibleFilterError
 from ansible.module_utils.sparklanes.release import controller
 from conftest import ROOT
 from hostvars import registered
@@ -287,3 +289,12 @@ def test_an_attempt_of_this_controller_whose_process_is_gone_has_ended(tmp_path:
     assert controller.ended(receipts, 21, proc, "elsewhere") == [], "another machine knows nothing of it"
     (proc / "20" / "stat").unlink()
     assert controller.ended(receipts, 21, proc) == [first]
+
+
+def test_a_folder_that_takes_no_receipts_is_said_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        AnsibleFilterError,
+        match=r"file/sparks: receipts can't be written there: Not a directory\. Make room .* -e artifacts_directory=",
+    ):
+        filters.transaction_id(str(tmp_path / "file" / "sparks"))

@@ -20,6 +20,7 @@ case "$*" in
     *tests/unit*) what=unit ;;
     *test_staging_faults.py) what=staging ;;
     *run.py\ faults*) what=faults ;;
+    *slow.xml*) what=slow ;;
     *tests/e2e*) what=e2e ;;
     *tests/vm*) what=vm ;;
     *) what=${0##*/} ;;
@@ -117,11 +118,11 @@ def test_a_full_run_goes_on_where_it_ended(tree: Tree) -> None:
     assert (code, ran) == (1, ["lint", "unit", "unit", "molecule", "e2e"])
     assert "goes on from here" in out
     code, out, ran = tree.run("full")
-    assert (code, ran) == (0, ["e2e", "staging", "faults", "vm"])
+    assert (code, ran) == (0, ["e2e", "slow", "staging", "faults", "vm"])
     assert "but not as one run: 4 stage(s) passed in an earlier one" in out
     assert re.search(r"^lint passed \d+ s in the run of 2", out, re.M)
     code, out, ran = tree.run("full")
-    assert (code, len(ran)) == (0, 8), "a finished one begins anew"
+    assert (code, len(ran)) == (0, 9), "a finished one begins anew"
     assert "full: passed as one run at" in out
 
 
@@ -129,16 +130,17 @@ def test_another_commit_or_a_change_begins_anew(tree: Tree) -> None:
     tree.run("full", fail="vm")
     tree.commit()
     code, out, ran = tree.run("full", fail="vm")
-    assert (code, len(ran)) == (1, 8), "another commit"
+    assert (code, len(ran)) == (1, 9), "another commit"
     (tree.root / "new").touch()
     code, out, ran = tree.run("full")
-    assert (code, len(ran)) == (0, 8), "a change that no commit holds"
+    assert (code, len(ran)) == (0, 9), "a change that no commit holds"
     assert "not one clean commit" in out
     assert "as one run" not in out
 
 
-def test_the_stages_of_all_stay_below_45_minutes_together() -> None:
+def test_the_stages_stay_below_what_a_run_may_take() -> None:
     text = (ROOT / "script/test").read_text().partition("<< 'TABLE'\n")[2].partition("TABLE")[0]
     table = {fields[0]: int(fields[1]) for fields in (line.split(None, 2) for line in text.splitlines()) if len(fields) == 3}
-    assert set(table) == {"lint", "unit", "others", "molecule", "e2e", "staging", "faults", "vm"}
+    assert set(table) == {"lint", "unit", "others", "molecule", "e2e", "slow", "staging", "faults", "vm"}
     assert sum(table[name] for name in ("lint", "unit", "others", "molecule", "e2e")) < 45
+    assert sum(table.values()) < 150, "it has to pass as one run"

@@ -225,6 +225,11 @@ def failure_of(box: Container, log: RankLog) -> tuple[str, str]:
         )
     if log.exception:
         return f"{how}; it raised {log.exception}", "Read the saved log of this rank."
+    if not log.last_line:
+        return (
+            f"{how} before it had printed a line",
+            "Look at the image and its entrypoint, and who ended it: journalctl of that time on this Spark.",
+        )
     return f"{how} and its log names no cause we know; its last line: {log.last_line[:200]}", "Read the saved log of this rank."
 
 

@@ -84,6 +84,11 @@ def test_how_a_container_ended_is_told(ask: Ask) -> None:
     assert now - ended == pytest.approx(10, abs=60)
 
 
+def test_of_a_rank_that_printed_nothing_no_last_line_is_quoted(ask: Ask) -> None:
+    found = ask({"Status": "exited", "ExitCode": 137, "FinishedAt": stamp(10)})
+    assert found["failure"] == "sparklanes-sparks-rank1 ended with exit code 137 (SIGKILL) before it had printed a line"
+
+
 def test_docker_speaks_for_a_container_that_never_ran(ask: Ask) -> None:
     words = 'could not select device driver "" with capabilities: [[gpu]]'
     found = ask({"Status": "created", "ExitCode": 128, "Error": words})

@@ -138,6 +138,13 @@ def write_json(path: str | Path, data: Any, mode: int = 0o600) -> bool:
     return True
 
 
+def lend_to_login(path: str | Path) -> None:
+    """Give a file to the user who became root by sudo, who fetches it as a file: what only root may read, Ansible takes through memory."""
+    user = os.environ.get("SUDO_UID", "")
+    if user.isdigit() and os.geteuid() == 0:
+        os.chown(path, int(user), -1, follow_symlinks=False)
+
+
 def hash_file(path: Path) -> str:
     """sha256 without holding the file in memory: a library can have hundreds of megabytes."""
     with path.open("rb") as stream:

@@ -3,71 +3,106 @@
 """Compiled kernels of a lane, kept across boots and given to Sparks that have none.
 
 Triton, inductor, FlashInfer and TileLang compile at the first boot of an engine, which takes minutes. What they make depends on the
-image and on the lane, so it lies below both: `/var/lib/sparklanes/jit/IMAGE/LANE`. An archive of it holds files and folders only, and
+image and on the lane, so it lies below both: `/var/lib/sparklanes/jit/IMAGE/LANE`. An archive of it holds plain files only, and
 is unpacked aside: a folder with half of a cache never has the final name, and one that holds something is never written into.
+
+A container writes there as it likes, and root reads it: what leads out of the folder is not followed (`common.walk`), and neither an archive
+nor what is made of one is without an end.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-from ansible.module_utils.sparklanes.common.files import replacing
-from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.common.files import below, lend_to_login, replacing
+from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
+from ansible.module_utils.sparklanes.common.walk import Entry, TooMany, plain_files
 
-# A cache has some hundred MB; more is a mistake (a path that points elsewhere), which would be sent to each Spark.
+# A cache has some hundred MB in some thousand files; more is a mistake (a path that points elsewhere), which would be sent to each Spark.
 MOST_BYTES = 8 * GIB
+MOST_FILES = 50_000
+# Folders, links and locks count too while it is looked through.
+MOST_ENTRIES = 4 * MOST_FILES
+# Bytes that are read at once of an archive: its headers are as long as they say.
+AT_ONCE = MIB
+# Locks and half-written files of a compiler that runs.
+UNFINISHED = (".lock", ".tmp")
 
 
 class CacheError(Exception):
     """A cache that can't be packed or taken; the text says why and what to do."""
 
 
-def files_of(folder: Path) -> Iterator[Path]:
-    """Regular files below, links not followed. Locks and half-written files of a compiler that runs are left out."""
-    for here, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(here, name)
-            if path.is_file() and not path.is_symlink() and not name.endswith((".lock", ".tmp")):
-                yield path
+def files_of(folder: Path) -> Iterator[Entry]:
+    """Plain files below, links not followed, without those of a compiler that runs. TooMany where it has no end."""
+    return (entry for entry in plain_files(folder, MOST_ENTRIES) if not entry.name.endswith(UNFINISHED))
 
 
 def measure(folder: Path) -> tuple[int, int]:
-    """(files, bytes)."""
-    sizes = []
-    for path in files_of(folder):
-        with contextlib.suppress(FileNotFoundError):  # A compiler that runs renames its files.
-            sizes.append(path.stat().st_size)
-    return len(sizes), sum(sizes)
+    """(files, bytes); of a folder that has no end, of its beginning."""
+    count = size = 0
+    try:
+        for entry in files_of(folder):
+            count, size = count + 1, size + entry.status.st_size
+    except TooMany:
+        pass
+    return count, size
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """One archive of a cache."""
-    count, size = measure(folder)
-    if not count:
+    """One archive of a cache, which only root and whoever became root by sudo may read."""
+    if not measure(folder)[0]:
         raise CacheError(f"{folder} holds no compiled kernel")
-    if size > MOST_BYTES:
-        raise CacheError(
-            f"{folder} holds {size / GIB:.1f} GiB, more than compiled kernels of a lane can be. Look what else is in it"
-        )
-    # Readable by all, so that it is fetched as a file: what only root may read, Ansible fetches through memory, which a serving Spark lacks.
-    with replacing(archive, 0o644) as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as packed:
-        for path in files_of(folder):
-            member = tarfile.TarInfo(str(path.relative_to(folder)))
+    try:
+        with (
+            replacing(archive, 0o600) as stream,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as packed,
+        ):
+            _add_all(folder, packed)
+    except TooMany:
+        raise CacheError(_too_much(folder, f"more than {MOST_ENTRIES:,} files and folders")) from None
+    lend_to_login(archive)
+
+
+def _add_all(folder: Path, packed: tarfile.TarFile) -> None:
+    count = size = 0
+    for entry in files_of(folder):
+        with entry.open() as content:
+            status = os.fstat(content.fileno())
+            count, size = count + 1, size + status.st_size
+            if count > MOST_FILES:
+                raise CacheError(_too_much(folder, f"more than {MOST_FILES:,} files"))
+            if size > MOST_BYTES:
+                raise CacheError(_too_much(folder, f"more than {MOST_BYTES / GIB:.1f} GiB"))
+            member = tarfile.TarInfo(_name(folder, entry.name))
+            # The time counts: some compilers compare it with that of their sources.
+            member.size, member.mtime, member.mode = status.st_size, int(status.st_mtime), status.st_mode & 0o777
             try:
-                content = path.open("rb")
-            except FileNotFoundError:  # A compiler that runs renames its files.
-                continue
-            with content:
-                status = os.fstat(content.fileno())
-                # The time counts: some compilers compare it with that of their sources.
-                member.size, member.mtime, member.mode = status.st_size, int(status.st_mtime), status.st_mode & 0o777
                 packed.addfile(member, content)
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                raise CacheError(
+                    f"{folder}/{entry.name} became shorter while it was packed: does an engine write there?"
+                ) from None
+        packed.members.clear()  # type: ignore[attr-defined]  # else each stays in memory to the end
+
+
+def _too_much(folder: Path, what: str) -> str:
+    return f"{folder} holds {what}, which compiled kernels of a lane can't be. Look what else is in it"
+
+
+def _name(where: Path, name: str) -> str:
+    try:
+        return below(name)
+    except ValueError:
+        raise CacheError(f"{where}: {name!r} is no plain file below it. Nothing was kept") from None
 
 
 def refuse_half(archive: Path) -> None:
@@ -78,34 +113,83 @@ def refuse_half(archive: Path) -> None:
             raise CacheError(f"{archive} was cut off. Nothing was kept")
 
 
+class _Bounded:
+    """A stream of which never more than AT_ONCE is read into memory: a header of an archive is as long as it says."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, count: int) -> bytes:
+        if not 0 <= count <= AT_ONCE:
+            raise tarfile.ReadError(f"a header of it has {count:,} bytes")
+        return self.stream.read(count)
+
+
 def unpack(archive: Path, folder: Path) -> int:
     """Give an empty or missing folder the content of an archive; the number of files. 0 where the folder holds something already."""
     if measure(folder)[0]:
         return 0
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    count = 0
     try:
         refuse_half(archive)
-        with tarfile.open(archive) as packed:
-            for member in packed:
-                name = PurePosixPath(member.name)
-                if not member.isreg() or name.is_absolute() or ".." in name.parts:
-                    raise CacheError(f"{archive}: {member.name!r} is no plain file below it. Nothing was kept")
-                target = aside / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                content = packed.extractfile(member)
-                assert content
-                with target.open("wb") as stream:
-                    shutil.copyfileobj(content, stream)
-                target.chmod(member.mode & 0o777)
-                os.utime(target, (member.mtime, member.mtime))
-                count += 1
+        with archive.open("rb") as stream, tarfile.open(fileobj=_Bounded(stream), mode="r:") as packed:  # type: ignore[call-overload]
+            count = _take_all(archive, packed, aside)
         aside.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
+        _clear(folder)
         aside.rename(folder)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise CacheError(f"{archive} is damaged: {error}. Nothing was kept") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return count
+
+
+def _take_all(archive: Path, packed: tarfile.TarFile, folder: Path) -> int:
+    """Write the files of an archive into a folder of our own; how many they were."""
+    count = size = 0
+    while (member := packed.next()) is not None:
+        packed.members.clear()  # type: ignore[attr-defined]
+        name = _name(archive, member.name)
+        if not member.isreg() or member.issparse():
+            raise CacheError(f"{archive}: {name!r} is no plain file below it. Nothing was kept")
+        count, size = count + 1, size + member.size
+        if count > MOST_FILES or size > MOST_BYTES:
+            raise CacheError(
+                f"{_too_much(archive, f'more than {MOST_FILES:,} files or {MOST_BYTES / GIB:.1f} GiB')}. Nothing was kept"
+            )
+        target = folder / PurePosixPath(name)
+        content = packed.extractfile(member)
+        assert content
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            stream = target.open("xb")
+        except (FileExistsError, NotADirectoryError):
+            raise CacheError(f"{archive}: {name!r} is there twice, or a file and a folder. Nothing was kept") from None
+        with stream:
+            shutil.copyfileobj(content, stream)
+        target.chmod(member.mode & 0o777)
+        os.utime(target, (member.mtime, member.mtime))
+    return count
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder that holds no kernel: what a compiler left unfinished in it, and nothing else."""
+    if folder.is_symlink():
+        raise CacheError(f"{folder} is a link, and not ours to remove. Look what it is, and move it away")
+    if not folder.is_dir():
+        return
+    for here, folders, names, handle in os.fwalk(folder, topdown=False):
+        for name in names:
+            if not name.endswith(UNFINISHED):
+                raise CacheError(
+                    f"{here}/{name} is no compiled kernel, and not ours to remove. Look what it is, and move it away"
+                )
+            os.unlink(name, dir_fd=handle)
+        for name in folders:
+            try:
+                os.rmdir(name, dir_fd=handle)
+            except NotADirectoryError:  # a link to one
+                raise CacheError(f"{here}/{name} is a link, and not ours to remove. Look what it is, and move it away") from None
+    folder.rmdir()

@@ -8,7 +8,6 @@ Module `rank` does it for a playbook, the unit of role spark_boot after a power 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any, NoReturn
 
 from ansible.module_utils.sparklanes.common import clock
 from ansible.module_utils.sparklanes.common.commands import Run
-from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable, hash_file
+from ansible.module_utils.sparklanes.common.files import LOG_ROOT, STATE_ROOT, Unreadable, hash_file, lend_to_login
 from ansible.module_utils.sparklanes.common.sizes import MIB
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker
 from ansible.module_utils.sparklanes.docker.jit_cache import measure
@@ -213,7 +212,7 @@ class Rank:
             saved = replace(saved, whole=False, problem=f"not saved below {self.log_root} ({why}), {where}{more}")
         self.saved.append(saved)
         if saved.path:
-            lend(Path(saved.path))
+            lend_to_login(saved.path)
             self.logs.append(saved.path)
 
 
@@ -227,10 +226,3 @@ def _changed(source: str) -> bool:
     """Whether an overlay or extra, which lies by the sha256 of its content (`rank.spec.overlay_path`), holds something else by now."""
     wanted = overlay_sha256(source)
     return bool(wanted) and Path(source).is_file() and hash_file(Path(source)) != wanted
-
-
-def lend(path: Path) -> None:
-    """Give a log to the user who became root by sudo, who fetches it as a file: what only root may read, Ansible takes through memory."""
-    user = os.environ.get("SUDO_UID", "")
-    if user.isdigit() and os.geteuid() == 0:
-        os.chown(path, int(user), -1, follow_symlinks=False)

@@ -47,7 +47,9 @@ options:
     type: int
     default: 10
   registry_dir:
-    description: Where the registry stores, for the time of the staging.
+    description: >-
+      Where the registry stores, for the time of the staging. It is made, and removed whole in the end; one that is there and does not carry
+      our mark is neither used nor removed.
     type: path
     default: /var/lib/sparklanes/registry
   jobs_dir:
@@ -102,7 +104,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.common import commands, disk
+from ansible.module_utils.sparklanes.common import commands, disk, ours
+from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
@@ -170,9 +173,11 @@ class Registry:
             return {"changed": True, "actions": [f"would lend {self.params['image']} at {at}"]}
         self.refuse_without_room(image.size_bytes)
         self.jobs.stop(docker_registry.JOB)  # Left by another staging: its certificates are not ours.
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True, mode=0o700)
-        for command in docker_registry.certificate_commands(self.folder, address):
+        ours.remove(self.folder, docker_registry.STORE)
+        ours.claim(self.folder, docker_registry.STORE)
+        write_atomically(self.folder / "openssl.cnf", docker_registry.openssl_config(self.folder, address))
+        (self.folder / "index.txt").touch()
+        for command in docker_registry.certificate_commands(self.folder, time.time()):
             rc, out, err = self.module.run_command(command)
             if rc != 0:
                 raise JobError(f"openssl could not make certificates: {(err or out).strip()[-300:]}")
@@ -221,13 +226,14 @@ class Registry:
     def keep(self) -> dict[str, Any]:
         if self.module.check_mode:
             return {"changed": self.jobs.status(docker_registry.JOB).running, "actions": []}
-        stopped = self.jobs.stop(docker_registry.JOB)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return {"changed": stopped, "actions": ["Stopped lending"] if stopped else []}
+        actions = ["Stopped lending"] if self.jobs.stop(docker_registry.JOB) else []
+        if ours.remove(self.folder, docker_registry.STORE):
+            actions.append(f"Remove {self.folder}")
+        return {"changed": bool(actions), "actions": actions}
 
     def give_up(self, problem: str) -> NoReturn:
         """Keys of a lending that did not come about are nobody's."""
-        with contextlib.suppress(OSError, JobError):
+        with contextlib.suppress(OSError, JobError, ours.NotOurs):
             self.keep()
         self.module.fail_json(msg=problem)
         raise SystemExit(1)

@@ -41,6 +41,10 @@ options:
     description: Where models of this project lie.
     type: path
     default: /var/lib/sparklanes/models
+  certificates_dir:
+    description: Where Docker reads certificates of registries.
+    type: path
+    default: /etc/docker/certs.d
   root:
     description: Where everything else lies.
     type: path
@@ -73,13 +77,16 @@ actions:
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.files import Unreadable, read_json
+from ansible.module_utils.sparklanes.common.ours import is_ours
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
+from ansible.module_utils.sparklanes.docker.registry import STORE, stale_certificates
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
@@ -182,9 +189,11 @@ class Prune:
         ]
 
     def leftovers(self) -> list[Path]:
-        """What a staging leaves that lost its power: the registry that lent an image, archives on their way."""
+        """What a staging leaves that lost its power: the registry that lent an image, archives on their way, certificates for that registry."""
         ways = [*self.root.glob("overlays/.incoming.tar"), *sorted(self.root.glob("jit/*/*.tar"))]
-        return [path for path in (self.root / "registry", *ways) if path.exists()]
+        registry = self.root / "registry"
+        trust = stale_certificates(time.time(), Path(self.module.params["certificates_dir"]))
+        return [*([registry] if is_ours(registry, STORE) else []), *ways, *trust]
 
     def remove(self, item: Item) -> None:
         if item.kind == "image":
@@ -235,6 +244,7 @@ def main() -> None:
             "keep_images": {"type": "list", "elements": "str", "default": []},
             "kinds": {"type": "list", "elements": "str", "choices": kinds, "default": kinds},
             "models_dir": {"type": "path", "default": "/var/lib/sparklanes/models"},
+            "certificates_dir": {"type": "path", "default": "/etc/docker/certs.d"},
             "root": {"type": "path", "default": "/var/lib/sparklanes"},
         },
         supports_check_mode=True,

@@ -18,6 +18,9 @@ STATE_ROOT = "/var/lib/sparklanes"
 LOG_ROOT = "/var/log/sparklanes"
 
 
+# What is not whole yet is named so, and by what mkstemp(3) adds. Nobody else names a file so: a leftover of a killed process is known by it.
+ASIDE = ".sparklanes-partial."
+
 # No file of ours comes near it: what is larger was made by something else.
 LARGEST = 16 * 1024 * 1024
 
@@ -96,7 +99,7 @@ def replacing(path: str | Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, aside = tempfile.mkstemp(prefix=ASIDE, dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream

@@ -12,26 +12,32 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
-import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import ours
 from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.docker.archive import guarding_memory
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.serving import serve_until_idle, wait_until
+from ansible.module_utils.sparklanes.jobs.serving import RequestLog, serve_until_idle, wait_until
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 JOB = "image-registry"
+# What our mark says in a folder that we made (`common.ours`).
+STORE, TRUST = "image registry of a staging", "certificates of a staging"
 CERTIFICATES = Path("/etc/docker/certs.d")
-VALID_DAYS = 2
+# A taker's clock may be behind by hours (PARITY.CLOCK is a warning), and would refuse a certificate of a moment ago.
+BEFORE_DAYS, VALID_DAYS = 1, 2
 START_SECONDS = 20.0
 
+# A line of the access log, in the form that Apache calls combined. Who shows no certificate of this staging is told of by other lines.
+ASKED = re.compile(r'[0-9A-Fa-f.:]+ - \S+ \[[^\]]+\] "[A-Z]+ /v2/')
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 
 
@@ -54,19 +60,51 @@ def config(folder: Path, address: str, port: int) -> str:
     )
 
 
-def certificate_commands(folder: Path, address: str) -> list[list[str]]:
-    """openssl's: a certificate for this address that also signs, and one for clients. They are worth nothing after two days."""
+def openssl_config(folder: Path, address: str) -> str:
+    """What `openssl ca` reads, which alone can date a certificate back before OpenSSL 3.4. It keeps its books in the folder."""
+    return (
+        "[req]\ndistinguished_name = names\n[names]\n"
+        "[ca]\ndefault_ca = staging\n"
+        f"[staging]\ndatabase = {folder}/index.txt\nnew_certs_dir = {folder}\nrand_serial = yes\n"
+        "default_md = sha256\npolicy = any\nunique_subject = no\n"
+        "[any]\ncommonName = supplied\n"
+        f"[server]\nbasicConstraints = critical, CA:true\nsubjectAltName = IP:{ipaddress.ip_address(address)}\n"
+        "[client]\nbasicConstraints = critical, CA:false\n"
+    )
+
+
+def certificate_commands(folder: Path, now: float) -> list[list[str]]:
+    """openssl's, over `openssl_config` and an empty index.txt in the folder: a certificate that also signs, and one for clients.
+
+    They are worth nothing after two days.
+    """
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    days = ["-days", str(VALID_DAYS)]
-    names = ["-addext", f"subjectAltName=IP:{ipaddress.ip_address(address)}"]
-    server, client = folder / "server", folder / "client"
-    files = ["-keyout", f"{server}.key", "-out", f"{server}.pem"]
-    signer = ["-CA", f"{server}.pem", "-CAkey", f"{server}.key", "-CAcreateserial"]
-    return [
-        ["openssl", "req", "-x509", *key, *days, "-subj", "/CN=sparklanes image registry", *names, *files],
-        ["openssl", "req", "-new", *key, "-subj", "/CN=sparklanes peer", "-keyout", f"{client}.key", "-out", f"{client}.csr"],
-        ["openssl", "x509", "-req", "-in", f"{client}.csr", *signer, *days, "-out", f"{client}.pem"],
+    config = ["-config", f"{folder}/openssl.cnf"]
+    first, last = (time.strftime("%Y%m%d%H%M%SZ", time.gmtime(now + 86400 * days)) for days in (-BEFORE_DAYS, VALID_DAYS))
+    sign = [
+        "openssl",
+        "ca",
+        *config,
+        "-batch",
+        "-notext",
+        "-startdate",
+        first,
+        "-enddate",
+        last,
+        "-keyfile",
+        f"{folder}/server.key",
     ]
+    commands = []
+    for name, subject, signer in (
+        ("server", "/CN=sparklanes image registry", ["-selfsign"]),
+        ("client", "/CN=sparklanes peer", ["-cert", f"{folder}/server.pem"]),
+    ):
+        file = f"{folder}/{name}"
+        commands += [
+            ["openssl", "req", "-new", *config, *key, "-subj", subject, "-keyout", f"{file}.key", "-out", f"{file}.csr"],
+            [*sign, *signer, "-extensions", name, "-in", f"{file}.csr", "-out", f"{file}.pem"],
+        ]
+    return commands
 
 
 def pushed_digest(text: str) -> str:
@@ -79,8 +117,10 @@ def pushed_digest(text: str) -> str:
 def client_certificates(
     registry: str, ca: str, certificate: str, key: str, write: bool = True, root: Path = CERTIFICATES
 ) -> Iterator[None]:
-    """Docker trusts `registry`, and can show who it is, while the block lasts."""
+    """Docker trusts `registry`, and can show who it is, while the block lasts. NotOurs where somebody else has certificates for it."""
     folder = root / registry
+    if write:
+        ours.claim(folder, TRUST)
     try:
         if write:
             for name, text in (("ca.crt", ca), ("client.cert", certificate), ("client.key", key)):
@@ -88,7 +128,18 @@ def client_certificates(
         yield
     finally:
         if write:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                ours.remove(folder, TRUST)
+
+
+def stale_certificates(now: float, root: Path = CERTIFICATES) -> list[Path]:
+    """Certificates of ours that a taker left which lost its power. They are no good by now, and would refuse whatever listens there next."""
+    found = []
+    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+        with contextlib.suppress(FileNotFoundError):
+            if ours.is_ours(folder, TRUST) and now - folder.stat().st_mtime > 86400 * VALID_DAYS:
+                found.append(folder)
+    return found
 
 
 def answers(address: str, port: int, folder: Path) -> bool:
@@ -124,8 +175,12 @@ def serve(args: dict[str, Any], _secrets: dict[str, str], report: Reporter) -> d
             here = partial(answers, address, port, folder)
             wait_until(here, daemon, START_SECONDS, f"docker-registry does not serve {address} port {port}", log, report)
             report.phase("lend the image")
-            return serve_until_idle([daemon], "docker-registry", log, float(args["idle_seconds"]), report)
+            asked = RequestLog(log, ASKED)
+            return serve_until_idle(
+                [daemon], "docker-registry", log, float(args["idle_seconds"]), report, lambda: bool(asked.news())
+            )
     finally:
         daemon.terminate()
         daemon.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError, ours.NotOurs):
+            ours.remove(folder, STORE)

@@ -26,8 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ansible.module_utils.sparklanes.common import disk, sums
-from ansible.module_utils.sparklanes.common.files import read_json, replacing, write_json
+from ansible.module_utils.sparklanes.common import disk, ours, sums
+from ansible.module_utils.sparklanes.common.files import ASIDE, read_json, replacing, write_json
 from ansible.module_utils.sparklanes.common.sums import plain
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, save, settle
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
@@ -37,8 +37,9 @@ from ansible.module_utils.sparklanes.weights.model import Model
 
 JOB = "archive"
 CHUNK = 4 * 1024**2
-# As `files.replacing` names what it has not finished.
-_ASIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
+PURPOSE = "archive of a lane"
+# As 0.1 named what it had not finished of an image, which has gigabytes.
+_ASIDE_BEFORE = re.compile(r"\.image\.tar\.[a-z0-9_]{8}")
 
 
 def safe(name: str) -> str:
@@ -155,7 +156,7 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
     folder = Path(args["directory"], safe(args["lane_id"]))
     models = [Model.from_dict(data) for data in args["models"]]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder, args["lane_id"])
         sweep(folder, time.time())
         made = Archive(folder, report)
         needed = needed_bytes(made, args, models)
@@ -169,7 +170,7 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
         made.image(args["image"]["name"], args["image"]["id"])
         image = {**args["image"], "sha256": made.sums["image.tar"]}
         made.close({"lane": args["lane_id"], "host": args["host"], "image": image, "whole": sorted(args["whole"])})
-    except ArchiveError as error:
+    except (ArchiveError, ours.NotOurs) as error:
         raise JobError(f"{args['host']}: {error}") from error
     except OSError as error:
         raise JobError(f"{args['host']}: {error.filename or folder}: {error.strerror}. Nothing half-written was kept") from error
@@ -184,9 +185,19 @@ def archive_lane(args: dict[str, Any], _secrets: dict[str, str], report: Reporte
 
 def sweep(folder: Path, now: float) -> None:
     """Half-written files of jobs that were killed. One that somebody still writes into is younger than an hour."""
-    for path in folder.rglob(".*"):
-        if _ASIDE.fullmatch(path.name) and path.is_file() and now - path.stat().st_mtime > 3600:
-            path.unlink()
+    for here, _, names in os.walk(folder):
+        for name in names:
+            path = Path(here, name)
+            if (name.startswith(ASIDE) or _ASIDE_BEFORE.fullmatch(name)) and now - path.lstat().st_mtime > 3600:
+                path.unlink()
+
+
+def claim(folder: Path, lane: str) -> None:
+    """Have the folder of a lane's archive. NotOurs where somebody else has something there."""
+    # One of 0.1 carries no mark.
+    if (read_json(folder / "archive.json") or {}).get("lane") == lane and not (folder / ours.MARK).exists():
+        (folder / ours.MARK).write_text(f"{PURPOSE}\n", encoding="ascii")
+    ours.claim(folder, PURPOSE, 0o755)
 
 
 def needed_bytes(made: Archive, args: Mapping[str, Any], models: list[Model]) -> int:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.sparklanes.common import disk
+from ansible.module_utils.sparklanes.common import disk, ours
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker import archive as docker_archive
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
@@ -120,12 +120,20 @@ def test_cache_is_let_go_while_memory_is_short_and_only_then(tmp_path: Path) -> 
 
 
 def test_certificates_are_for_this_address_and_this_staging(tmp_path: Path) -> None:
-    for command in docker_registry.certificate_commands(tmp_path, "10.93.2.11"):
+    (tmp_path / "openssl.cnf").write_text(docker_registry.openssl_config(tmp_path, "10.93.2.11"))
+    (tmp_path / "index.txt").touch()
+    for command in docker_registry.certificate_commands(tmp_path, time.time()):
         subprocess.run(command, check=True, capture_output=True)
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.glob("*.key")} == {0}
     shown = subprocess.run(
         ["openssl", "x509", "-in", tmp_path / "server.pem", "-noout", "-text"], check=True, capture_output=True, text=True
     )
     assert "IP Address:10.93.2.11" in shown.stdout
+    # A taker whose clock is half a day behind takes it; nobody takes it for long.
+    for days, good in ((-0.5, True), (1.9, True), (2.1, False), (-1.1, False)):
+        at = str(int(time.time() + 86400 * days))
+        command = ["openssl", "verify", "-attime", at, "-CAfile", tmp_path / "server.pem", tmp_path / "client.pem"]
+        assert (subprocess.run(command, check=False, capture_output=True).returncode == 0) == good
     verified = subprocess.run(
         ["openssl", "verify", "-CAfile", tmp_path / "server.pem", tmp_path / "client.pem"],
         check=True,
@@ -163,3 +171,32 @@ def test_certificates_are_gone_after_the_block_also_when_it_fails(tmp_path: Path
     with pytest.raises(RuntimeError):
         pull()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_certificates_of_somebody_else_for_that_address_stay(tmp_path: Path) -> None:
+    (tmp_path / "10.0.0.1:1").mkdir()
+    (tmp_path / "10.0.0.1:1/ca.crt").write_text("of a person")
+    with (
+        pytest.raises(ours.NotOurs, match=r"10\.0\.0\.1:1"),
+        docker_registry.client_certificates("10.0.0.1:1", "CA", "C", "K", True, tmp_path),
+    ):
+        pytest.fail("it went on")
+    assert (tmp_path / "10.0.0.1:1/ca.crt").read_text() == "of a person"
+
+
+ACCESS = '10.93.2.12 - - [01/Dec/2026:10:00:00 +0000] "GET /v2/x/blobs/sha256:1 HTTP/1.1" 200 9 "" "docker/27.3"'
+HANDSHAKE = "2026/12/01 10:00:00 http: TLS handshake error from 10.93.9.9:4000: "
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        (ACCESS, True),
+        (ACCESS.replace("10.93.2.12", "fd00::12"), True),
+        (HANDSHAKE + "tls: client didn't provide a certificate", False),
+        (HANDSHAKE + f'tls: failed to verify certificate: x509: "{ACCESS}"', False),
+        ('time="2026-12-01T10:00:00Z" level=info msg="listening on 10.93.2.11:18731, tls"', False),
+    ],
+)
+def test_a_request_is_what_only_a_holder_of_a_certificate_can_cause(line: str, asked: bool) -> None:
+    assert bool(docker_registry.ASKED.match(line)) == asked

@@ -9,6 +9,7 @@ import engine_image_pull
 import image_registry as image_registry_module
 import pytest
 from ansible.module_utils.sparklanes.common import commands, disk
+from ansible.module_utils.sparklanes.common.ours import claim
 from ansible.module_utils.sparklanes.docker import images as docker_images
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DockerError
@@ -331,7 +332,7 @@ def test_what_another_spark_lends_is_known_by_the_lanes_digest_from_then_on(
     result = run_module(engine_image_pull, {**ask, "through": LENT})
     assert not result.get("failed"), result
     assert result["image"]["how"] == "record"
-    assert docker.names_at_pull == ["ca.crt", "client.cert", "client.key"]
+    assert docker.names_at_pull == [".sparklanes", "ca.crt", "client.cert", "client.key"]
     assert not docker.seen.exists()
     docker.local["sha256:1d"] = docker.registry[lent]
     again = run_module(engine_image_pull, ask)
@@ -380,6 +381,28 @@ def test_a_registry_that_cannot_write_says_where(
     result = run_module(image_registry_module, {**options, "registry_dir": "/proc/x", "jobs_dir": "/proc/y"})
     assert result["failed"]
     assert words in result["msg"]
+
+
+def test_a_registry_removes_no_folder_of_somebody_else(
+    docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(image_registry_module.AnsibleModule, "run_command", docker.run)
+    monkeypatch.setattr(commands, "run", docker.run)
+    docker.local["x"] = image()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/thesis.tex").write_text("years")
+    for options in ({"state": "kept"}, {"state": "lent", "image": "x", "address": "127.0.0.1", "reserve_gib": 0}):
+        where = {"registry_dir": str(tmp_path / "victim"), "jobs_dir": str(tmp_path / "jobs")}
+        result = run_module(image_registry_module, {**options, **where})
+        assert result["failed"]
+        assert "no file .sparklanes in it says that it is ours" in result["msg"]
+        assert (tmp_path / "victim/thesis.tex").exists()
+    claim(tmp_path / "ours", docker_registry.STORE)
+    where = {"registry_dir": str(tmp_path / "ours"), "jobs_dir": str(tmp_path / "jobs")}
+    gone = run_module(image_registry_module, {"state": "kept", **where})
+    assert gone["changed"]
+    assert gone["actions"] == [f"Remove {tmp_path}/ours"]
+    assert not run_module(image_registry_module, {"state": "kept", **where})["changed"]
 
 
 # Where an image is found

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.sparklanes.jobs import serving
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.serving import Daemon, serve_until_idle, wait_until
+from ansible.module_utils.sparklanes.jobs.serving import Daemon, RequestLog, serve_until_idle, wait_until
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 SLEEP = "import time; time.sleep(60)"
@@ -68,23 +70,67 @@ def test_without_a_log_the_port_is_suspected(start: Start, tmp_path: Path, repor
 
 
 def test_it_ends_when_nobody_has_asked_for_long(start: Start, log: Path, report: Reporter) -> None:
-    result = serve_until_idle([start(SLEEP)], "it", log, 0.3, report, every=0.02)
+    result = serve_until_idle([start(SLEEP)], "it", log, 0.3, report, lambda: False, every=0.02)
     assert result == {"changed": False, "actions": ["ended after 0 s without a request"]}
 
 
-@pytest.mark.parametrize("how", ["a transfer", "a line in the log"])
-def test_it_goes_on_while_somebody_asks(how: str, start: Start, log: Path, report: Reporter) -> None:
+def test_it_goes_on_while_somebody_asks(start: Start, log: Path, report: Reporter) -> None:
     began = time.monotonic()
+    serve_until_idle([start(SLEEP)], "it", log, 0.5, report, lambda: time.monotonic() - began < 1.0, every=0.02)
+    assert time.monotonic() - began >= 1.1
+
+
+def test_it_does_not_go_on_for_lines_of_strangers(start: Start, log: Path, report: Reporter) -> None:
+    asked, began = RequestLog(log, re.compile("GET ")), time.monotonic()
 
     def look() -> bool:
-        asked = time.monotonic() - began < 1.0
-        if asked and how == "a line in the log":
-            with log.open("a") as stream:
-                stream.write("GET\n")
-        return asked and how == "a transfer"
+        with log.open("a") as stream:
+            stream.write("somebody knocked and said GET \n")
+        return bool(asked.news())
 
-    serve_until_idle([start(SLEEP)], "it", log, 0.5, report, look, every=0.02)
-    assert time.monotonic() - began >= 1.4
+    serve_until_idle([start(SLEEP)], "it", log, 0.3, report, look, every=0.02)
+    assert time.monotonic() - began < 20
+
+
+def test_it_has_a_hard_end_whoever_asks(start: Start, log: Path, report: Reporter) -> None:
+    result = serve_until_idle([start(SLEEP)], "it", log, 60, report, lambda: True, every=0.02, most=0.3)
+    assert result["actions"] == ["ended after 0 h, as any staging is over by then"]
+
+
+# What is new in a log
+
+
+def test_a_request_is_told_once_also_where_its_line_comes_in_pieces(tmp_path: Path) -> None:
+    log, asked = tmp_path / "log", RequestLog(tmp_path / "log", re.compile(r"GET (?P<what>\w+)"))
+    assert asked.news() == []
+    for text, whats in (("GET a\nno GET b\nGE", ["a"]), ("T c\n", ["c"]), ("", []), ("\udc80\nGET d\n", ["d"])):
+        with log.open("a", errors="surrogateescape") as stream:
+            stream.write(text)
+        assert [match["what"] for match in asked.news()] == whats
+
+
+def test_a_log_that_strangers_fill_stays_small_and_requests_are_still_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "LOG_BYTES", 4096)
+    log, asked, seen = tmp_path / "log", RequestLog(tmp_path / "log", re.compile("GET")), 0
+    with log.open("ab", buffering=0) as stream:  # as a daemon has it
+        for _ in range(100):
+            stream.write(b"knock\n" * 100 + b"GET\n" + b"knock without an end" * 10)
+            stream.write(b"\n")
+            seen += len(asked.news())
+            assert log.stat().st_size <= 4096 + 1000
+    assert seen == 100
+
+
+def test_a_line_without_an_end_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LOG_BYTES", 4096)
+    log, asked = tmp_path / "log", RequestLog(tmp_path / "log", re.compile("GET"))
+    with log.open("ab", buffering=0) as stream:
+        for _ in range(50):
+            stream.write(b"x" * 8192)
+            asked.news()
+            assert len(asked.rest) <= 4096
 
 
 def test_a_look_that_saw_nothing_says_nothing(start: Start, log: Path, report: Reporter) -> None:
@@ -96,4 +142,4 @@ def test_a_look_that_saw_nothing_says_nothing(start: Start, log: Path, report: R
 def test_one_of_two_that_ends_is_an_error_with_its_status(start: Start, log: Path, report: Reporter) -> None:
     daemons = [start(SLEEP), start("raise SystemExit(7)")]
     with pytest.raises(JobError, match=r"^it ended with status 7: began \| bind: address in use$"):
-        serve_until_idle(daemons, "it", log, 60, report, every=0.02)
+        serve_until_idle(daemons, "it", log, 60, report, lambda: False, every=0.02)

@@ -3,13 +3,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import lane_archive
 import pytest
 from ansible.module_utils.sparklanes.common import disk, sums
+from ansible.module_utils.sparklanes.common.files import replacing
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
@@ -134,7 +137,7 @@ def test_room_counts_what_is_replaced_until_its_successor_is_whole(
 def test_room_is_looked_at_before_anything_is_written(args: dict[str, Any], docker: Path, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="Nothing was written"):
         archive({**args, "reserve": 2**60}, tmp_path)
-    assert list((tmp_path / "nas/tiny").iterdir()) == []
+    assert [path.name for path in (tmp_path / "nas/tiny").iterdir()] == [".sparklanes"]
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", ""])
@@ -157,19 +160,6 @@ def test_an_image_that_a_killed_job_replaced_is_not_taken_for_the_one_before(
     assert docker.read_text().count("saved") == saves + 1
 
 
-def test_what_a_killed_job_left_half_written_goes_and_what_is_being_written_stays(
-    args: dict[str, Any], docker: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "nas/tiny/models"
-    folder.mkdir(parents=True)
-    for name in (".image.tar.k3_9abcd", ".w.safetensors.zzzzzzz1", ".gitattributes", ".image.tar.young_12"):
-        (folder / name).write_text("x")
-        if "young" not in name:
-            os.utime(folder / name, (0, 0))
-    archive(args, tmp_path)
-    assert sorted(path.name for path in folder.glob(".*")) == [".gitattributes", ".image.tar.young_12"]
-
-
 def test_the_restore_lines_are_yaml_of_the_lane() -> None:
     lines = release_archive.restore_lines("/nas/tiny", {"id": ID}, "f" * 64)
     assert lines.startswith("lane_image_site: {")
@@ -183,3 +173,60 @@ def test_the_module_refuses_before_it_starts_a_job(run_module: RunModule, tmp_pa
     assert "is no folder" in result["msg"]
     absent = [{"name": "overlays/a", "path": "/nowhere/a", "sha256": ""}]
     assert "not staged" in run_module(lane_archive, {**ask, "directory": str(tmp_path), "files": absent})["msg"]
+
+
+# A folder that was somebody's before us
+
+
+PEOPLES = (".profile.original", ".vimrc.backup_1", ".bash.settings", ".gitattributes.metadata", ".config/.app.database", ".keep")
+HALF = (".sparklanes-partial.ab12cd_9", "models/model/.sparklanes-partial.ab12cd_9", ".image.tar.ab12cd_9")
+
+
+def old(path: Path, hours: float = 2) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    os.utime(path, (time.time() - 3600 * hours,) * 2)
+
+
+def test_only_what_we_did_not_finish_is_swept(tmp_path: Path) -> None:
+    for name in (*PEOPLES, *HALF):
+        old(tmp_path / name)
+    old(tmp_path / ".sparklanes-partial.young678", 0.5)
+    old(tmp_path / "elsewhere/.sparklanes-partial.ab12cd_9")
+    (tmp_path / "lane").mkdir()
+    (tmp_path / "lane/link").symlink_to(tmp_path / "elsewhere")
+    release_archive.sweep(tmp_path / "lane", time.time())
+    assert (tmp_path / "elsewhere/.sparklanes-partial.ab12cd_9").exists()
+    release_archive.sweep(tmp_path, time.time())
+    assert all((tmp_path / name).exists() for name in (*PEOPLES, ".sparklanes-partial.young678"))
+    assert not any((tmp_path / name).exists() for name in HALF)
+
+
+def test_what_replacing_leaves_when_it_is_killed_is_what_is_swept(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        with replacing(tmp_path / "image.tar") as stream:
+            stream.write(b"half")
+            stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+    release_archive.sweep(tmp_path, time.time() + 7200)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lane_named_as_somebodys_folder_is_not_archived_into_it(args: dict[str, Any], docker: Path, tmp_path: Path) -> None:
+    home = tmp_path / "nas/tiny"
+    for name in PEOPLES:
+        old(home / name)
+    before = sorted(home.rglob("*"))
+    with pytest.raises(JobError, match=r"tiny is there already, and no file \.sparklanes in it says that it is ours"):
+        release_archive.archive_lane(args, {}, Reporter(tmp_path, "archive"))
+    assert sorted(home.rglob("*")) == before
+
+
+def test_an_archive_that_an_earlier_version_made_is_gone_on_with(args: dict[str, Any], docker: Path, tmp_path: Path) -> None:
+    release_archive.archive_lane(args, {}, Reporter(tmp_path, "archive"))
+    (tmp_path / "nas/tiny/.sparklanes").unlink()
+    assert not release_archive.archive_lane(args, {}, Reporter(tmp_path, "archive"))["changed"]
+    assert (tmp_path / "nas/tiny/.sparklanes").is_file()

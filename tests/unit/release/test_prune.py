@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import staged_prune
 from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.clock import now
 from ansible.module_utils.sparklanes.common.locks import Busy, locked
+from ansible.module_utils.sparklanes.common.ours import claim
+from ansible.module_utils.sparklanes.docker.registry import STORE, TRUST
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.release import prune as release_prune
 from ansible.module_utils.sparklanes.release import store as release_store
@@ -103,7 +107,13 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
 
 def ask(spark: Spark, **more: Any) -> dict[str, Any]:
     keep = {"keep": [str(spark.root / "models/lane")], "keep_images": [f"registry/engine@{DIGESTS['lane']}"]}
-    return {"root": str(spark.root), "models_dir": str(spark.root / "models"), **keep, **more}
+    return {
+        "root": str(spark.root),
+        "certificates_dir": str(spark.root / "certs.d"),
+        "models_dir": str(spark.root / "models"),
+        **keep,
+        **more,
+    }
 
 
 GONE = [
@@ -233,15 +243,34 @@ def test_nothing_is_removed_while_something_is_staged(
 
 
 def test_what_a_staging_without_power_left_goes(spark: Spark, run_module: RunModule) -> None:
-    (spark.root / "registry/blobs").mkdir(parents=True)
+    claim(spark.root / "registry", STORE)
+    (spark.root / "registry/blobs").mkdir()
+    stale, young, other = (spark.root / "certs.d" / name for name in ("10.0.0.1:1", "10.0.0.2:1", "registry.example"))
+    for folder in (stale, young):
+        claim(folder, TRUST)
+    other.mkdir()
+    for folder in (stale, young, other):
+        (folder / "ca.crt").write_bytes(bytes(4096))
+    for folder in (stale, other):
+        os.utime(folder, (time.time() - 86400 * 2.1,) * 2)
     for name in ("overlays/.incoming.tar", "jit/now/lane.tar", "registry/blobs/x"):
         (spark.root / name).write_bytes(bytes(8192))
     result = run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))
-    assert {(item["kind"], item["size"]) for item in result["items"]} == {("leftover", 8192)}
-    for name in ("overlays/.incoming.tar", "jit/now/lane.tar", "registry"):
+    assert {item["kind"] for item in result["items"]} == {"leftover"}
+    assert len(result["items"]) == 4
+    for name in ("overlays/.incoming.tar", "jit/now/lane.tar", "registry", "certs.d/10.0.0.1:1"):
         assert not (spark.root / name).exists()
+    assert young.is_dir()
+    assert other.is_dir()
     assert (spark.root / "jit/now/lane").is_dir()
     assert run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))["items"] == []
+
+
+def test_a_registry_that_does_not_carry_our_mark_stays(spark: Spark, run_module: RunModule) -> None:
+    (spark.root / "registry").mkdir()
+    (spark.root / "registry/of-a-person").write_text("")
+    assert run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))["items"] == []
+    assert (spark.root / "registry/of-a-person").exists()
 
 
 def test_weights_that_somebody_put_there_are_left_alone(spark: Spark, run_module: RunModule) -> None:

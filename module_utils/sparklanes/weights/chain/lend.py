@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically, write_json
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.serving import Daemon, serve_until_idle, wait_until
+from ansible.module_utils.sparklanes.jobs.serving import Daemon, RequestLog, serve_until_idle, wait_until
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.offer import Offers, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
@@ -40,6 +41,9 @@ RUNTIME = "sparklanes-lend"
 GLANCE_EVERY, LOOK_EVERY = 0.05, 0.25
 CLEAN_EVERY = 1.0
 START_SECONDS = 10.0
+
+# rsyncd logs this once a password was right, and what was asked for behind it; whatever else it logs, anybody can cause.
+ASKED = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[(?P<pid>\d+)\] rsync on ")
 
 Watch = Callable[[], bool | None]
 
@@ -88,12 +92,27 @@ def add_secret(run: Path, secret: str) -> None:
         write_atomically(file, present + line)
 
 
-def children(pid: int, proc: Path = Path("/proc")) -> int:
-    """How many takers are being served: the daemon has a child for each."""
+def children(pid: int, proc: Path = Path("/proc")) -> set[int]:
+    """Whom a daemon talks to: it has a child for each."""
     try:
-        return len((proc / str(pid) / "task" / str(pid) / "children").read_text().split())
+        return set(map(int, (proc / str(pid) / "task" / str(pid) / "children").read_text().split()))
     except OSError:
-        return 0
+        return set()
+
+
+class Takers:
+    """Who takes at present, of those who proved that they may. Who only holds a connection open is none."""
+
+    def __init__(self, log: Path, daemons: Sequence[Daemon]) -> None:
+        self.log = RequestLog(log, ASKED)
+        self.daemons = daemons
+        self.known: set[int] = set()
+
+    def look(self) -> tuple[int, bool]:
+        """How many there are, and whether anybody asked since the last look."""
+        asked = {int(request["pid"]) for request in self.log.news()}
+        self.known = (self.known | asked) & set().union(*(children(daemon.pid) for daemon in self.daemons))
+        return len(self.known), bool(asked)
 
 
 def answers(address: str, port: int) -> bool:
@@ -148,7 +167,7 @@ def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter,
             wait_until(here, daemon, START_SECONDS, f"rsync does not serve {address} port {port}", log, report)
         write_json(folder / "lent.json", {"run": str(run), "address": places[0][0], "port": places[0][1]})
         report.phase("lend")
-        look = keep_offering(offers, configure, daemons, report)
+        look = keep_offering(offers, configure, Takers(log, daemons), report)
         return serve_until_idle(daemons, "rsync", log, float(args["idle_seconds"]), report, look, GLANCE_EVERY)
     finally:
         for daemon in daemons:
@@ -159,7 +178,7 @@ def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter,
             drop_cache(root)
 
 
-def keep_offering(offers: Offers, configure: Callable[[], None], daemons: Sequence[Daemon], report: Reporter) -> Watch:
+def keep_offering(offers: Offers, configure: Callable[[], None], takers: Takers, report: Reporter) -> Watch:
     """What is done while the daemons serve: show what is new, and leave none of it in the page cache."""
     looked = cleaned = time.monotonic()
     stamps: list[tuple[int, int]] = []
@@ -172,13 +191,13 @@ def keep_offering(offers: Offers, configure: Callable[[], None], daemons: Sequen
         looked = now
         if offers.refresh():
             configure()  # it is read again at each connection
-        served = sum(children(daemon.pid) for daemon in daemons)
+        served, asked = takers.look()
         report.update(file=f"{served} transfers")
         if served and now - cleaned > CLEAN_EVERY:
             cleaned = now
             for root in offers.roots.values():
                 drop_cache(root)
-        return bool(served)
+        return bool(served) or asked  # a short request is over before it could be seen
 
     return look
 

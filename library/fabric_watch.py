@@ -72,7 +72,7 @@ from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 # Beside an engine that compiles on all cores a nice process would be late, which looks like a cut fabric.
-RUNS = {"Nice": "0"}
+RUNS = {"Nice": "0", "OOMScoreAdjust": "0", "MemoryMax": "1G", "TasksMax": "1024"}
 
 
 def main() -> None:
@@ -103,6 +103,7 @@ def main() -> None:
                     watch.watch,
                     {"probes": params["probes"], "seconds": params["seconds"], "path": path},
                     properties=RUNS,
+                    writes=[Path(path).parent],
                 )
     except (JobError, OSError, KeyError) as error:
         module.fail_json(msg=f"the fabric is not watched: {error}", actions=actions)

@@ -96,6 +96,8 @@ from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
+# What a burn fills on the GPU is the Spark's own memory.
+RUNS = {"MemoryMax": "infinity"}
 
 
 def note(module: AnsibleModule) -> None:
@@ -173,7 +175,9 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, actions=[f"Load the GPU for {params['seconds']:g} s"])
     try:
-        started = jobs.start(gpu_measure.JOB, gpu_measure.burn, args)
+        started = jobs.start(
+            gpu_measure.JOB, gpu_measure.burn, args, properties=RUNS, writes=[params["folder"] or gpu_measure.FOLDER]
+        )
     except (JobError, OSError) as error:
         module.fail_json(msg=str(error))
     did = f"{'Started' if started else 'Attached to'} job {gpu_measure.JOB}"

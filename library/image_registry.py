@@ -184,8 +184,9 @@ class Registry:
         ca, certificate, key = (
             (self.folder / name).read_text(encoding="ascii") for name in ("server.pem", "client.pem", "client.key")
         )
-        args = {"folder": str(self.folder), "address": address, "port": port, "program": self.program()}
-        self.jobs.start(docker_registry.JOB, docker_registry.serve, {**args, "idle_seconds": self.params["idle_seconds"]})
+        args: dict[str, Any] = {"folder": str(self.folder), "address": address, "port": port, "program": self.program()}
+        args["idle_seconds"] = self.params["idle_seconds"]
+        self.jobs.start(docker_registry.JOB, docker_registry.serve, args, writes=[self.folder.parent])
         self.wait(address, port)
         with docker_registry.client_certificates(at, ca, certificate, key):
             digest = self.push(f"{at}/{self.params['repository']}:{TAG}")

@@ -129,7 +129,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
         },
     }
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
-    began = jobs.start(JOB, archive_lane, args)
+    began = jobs.start(JOB, archive_lane, args, writes=[parent])
     return {"changed": True, "job": JOB, "attached": not began, "actions": [action], "image": args["image"]}
 
 

@@ -205,7 +205,8 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
         lend_models,
         args,
         {"secret": params["secret"]},
-        {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700"},
+        # rsyncd has a process for each connection, also for those that never say who they are.
+        {"RuntimeDirectory": RUNTIME, "RuntimeDirectoryMode": "0700", "MemoryMax": "2G", "TasksMax": "1024"},
         same=lambda running: joins(args, running),
     )
     folder = jobs.folder(JOB)

@@ -486,7 +486,10 @@ class Stage:
                 secrets["token"] = params["token"]
         if params["source"] == "chain":
             secrets["chain_secret"] = chain["secret"]
-        began = self.jobs.start(JOB, stage, args, secrets, same=lambda running: same_work(args, running))
+        writes = [self.staged_dir, params["venvs_dir"]]
+        if params["source"] != "directory":
+            writes += [incoming_of(model.path).parent for model in self.models]  # which holds the model's folder too
+        began = self.jobs.start(JOB, stage, args, secrets, writes=writes, same=lambda running: same_work(args, running))
         name = self.jobs.unit(JOB)
         return {
             "changed": True,

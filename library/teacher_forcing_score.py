@@ -234,7 +234,9 @@ SCORING = ("base_url", "model", "build_corpus", "runs", "engine", "result_path",
 def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     params = module.params
     secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
-    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(params["job"], job, args, secrets)
+    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(
+        params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
+    )
     did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"
     module.exit_json(changed=started, actions=[did], job=params["job"], attached=not started)
 

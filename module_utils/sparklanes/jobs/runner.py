@@ -28,12 +28,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.clock import boot_id, clock
-from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.common.disk import standing
+from ansible.module_utils.sparklanes.common.files import ASIDE, read_json, write_json
 from ansible.module_utils.sparklanes.common.locks import Busy, locked
 from ansible.module_utils.sparklanes.jobs import reporter
 from ansible.module_utils.sparklanes.jobs.payload import copy_payload
@@ -41,6 +42,20 @@ from ansible.module_utils.sparklanes.jobs.state import JobError, State, Status, 
 
 SCHEMA = "sparklanes-job/1"
 JOBS = Path("/var/lib/sparklanes/jobs")
+# What every job gets beside a lane that serves; each may ask for other values. It ends before an engine does where memory runs out, and takes
+# no more of it than staging needs (eight clients of the Hub of 0.4 GiB, hashing, pages that are still to be written). A systemd that
+# has no controller for a limit, or no mount namespace (in a container), leaves that out by itself.
+LIMITS = {
+    "Nice": "10",
+    "IOSchedulingClass": "best-effort",
+    "IOSchedulingPriority": "7",
+    "OOMScoreAdjust": "500",
+    "MemoryMax": "6G",
+    "TasksMax": "4096",
+    "NoNewPrivileges": "yes",
+}
+# What programs of others expect to be able to write to.
+SCRATCH = ("/tmp", "/var/tmp")
 SYSTEMD = Path("/run/systemd/system")  # there while systemd is in charge
 PIPE_TIMEOUT = 30.0
 # A start hands over secrets and a stop waits for systemd's 90 s; both are over by then.
@@ -54,6 +69,31 @@ def _state(folder: Path) -> State | None:
         return State.from_dict(data) if data else None
     except ValueError:
         return None
+
+
+def _forget(folder: Path) -> None:
+    """Remove what an earlier run of a job left; JobError where the folder is no job's."""
+    schema = str((read_json(folder / "spec.json") or {}).get("schema", ""))
+    # One that was killed as it was made has no spec yet.
+    others = [entry.name for entry in folder.iterdir() if not entry.name.startswith(ASIDE)] if folder.is_dir() else []
+    if folder.is_symlink() or (others and not schema.startswith("sparklanes-job/")):
+        raise JobError(f"{folder} is no job of this project, so it was not replaced. Look what it is, and move it away")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def confinement(writes: Iterable[str | Path]) -> dict[str, str]:
+    """Properties of systemd.exec(5) by which all of the file system is read-only but for what is in these folders, to which a file may be
+    renamed and a missing folder added.
+
+    Each becomes a mount, across which nothing can be renamed, and which can't be replaced itself: so folders, and none within another.
+    """
+    there = (standing(path) for path in (*SCRATCH, *writes))
+    real = sorted({os.path.realpath(path if path.is_dir() else path.parent) for path in there})
+    if "/" in real:  # for a path right below it, whose folder is still to be made
+        return {}
+    outermost = [path for path in real if not any(path.startswith(f"{other}/") for other in real)]
+    quoted = (path.replace("\\", "\\\\").replace('"', '\\"') for path in outermost)
+    return {"ProtectSystem": "strict", "ReadWritePaths": " ".join(f'"{path}"' for path in quoted)}
 
 
 class Jobs:
@@ -121,10 +161,13 @@ class Jobs:
         args: Mapping[str, Any],
         secrets: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
+        writes: Iterable[str | Path] = (),
         same: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> bool:
         """Start a job, or attach to it where it already runs. True where it was started.
 
+        properties: of its unit, over LIMITS. writes: what it writes to besides its own folder, there already or not; all else of the file
+        system is read-only for it.
         `same` judges the arguments of a running job; by default they must be equal.
         """
         with self._lock(job):
@@ -137,14 +180,14 @@ class Jobs:
                     )
                 return False
             folder = self.folder(job)
-            shutil.rmtree(folder, ignore_errors=True)
+            _forget(folder)
             folder.mkdir(mode=0o700)
             spec = {"schema": SCHEMA, "job": job, "function": reporter.name_of(function), "secrets": bool(secrets)}
             write_json(folder / "spec.json", {**spec, "args": dict(args)})
             copy_payload(folder / "payload.zip")
             if secrets:
                 os.mkfifo(folder / "secrets", 0o600)
-            self._launch(job, folder, properties or {})
+            self._launch(job, folder, {**LIMITS, **confinement([folder, *writes]), **(properties or {})})
             if secrets:
                 self._hand_over(job, folder, dict(secrets))
             return True
@@ -161,9 +204,6 @@ class Jobs:
             settings = {
                 "StandardOutput": f"append:{log}",
                 "StandardError": f"append:{log}",
-                "Nice": "10",
-                "IOSchedulingClass": "best-effort",
-                "IOSchedulingPriority": "7",
                 **properties,
             }
             unit = ["systemd-run", f"--unit={self.unit(job)}", "--collect", "--quiet"]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -235,6 +236,67 @@ def test_the_unit_is_transient_and_knows_no_secret(tmp_path: Path) -> None:
     assert f"--property=StandardOutput=append:{tmp_path}/stage/log" in command
     assert command[command.index("--") + 1] == sys.executable
     assert not [part for part in command if part.startswith("--setenv")]
+
+
+def unit_of(tmp_path: Path, **more: Any) -> dict[str, str]:
+    """The properties that systemd is asked for."""
+    systemd = Systemd()
+    Jobs(systemd, tmp_path / "jobs", systemd=True).start("stage", work, {}, **more)
+    command = next(command for command in systemd.commands if command[0] == "systemd-run")
+    pairs = (part.removeprefix("--property=").partition("=") for part in command if part.startswith("--property="))
+    return {name: value for name, _, value in pairs}
+
+
+def test_a_job_is_confined_and_dies_before_an_engine_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_runner, "SCRATCH", ("/var/tmp",))
+    found = unit_of(tmp_path, properties={"MemoryMax": "2G"}, writes=[tmp_path / "models/not/yet"])
+    assert (found["NoNewPrivileges"], found["ProtectSystem"], found["MemoryMax"]) == ("yes", "strict", "2G")
+    assert int(found["OOMScoreAdjust"]) > 0
+    assert int(found["TasksMax"]) > 0
+    assert shlex.split(found["ReadWritePaths"]) == [str(tmp_path), "/var/tmp"]
+
+
+def test_what_a_job_writes_to_is_named_so_that_files_can_be_renamed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/f").write_text("")
+    (tmp_path / 'q "x\\y').mkdir()
+    (tmp_path / "link").symlink_to("/usr/local")
+
+    def folders(*names: str) -> list[str]:
+        found = shlex.split(jobs_runner.confinement([tmp_path / name for name in names])["ReadWritePaths"])
+        return [path.removeprefix(f"{tmp_path}/") for path in found if path not in jobs_runner.SCRATCH]
+
+    monkeypatch.setattr(jobs_runner, "SCRATCH", ("/var/tmp",))
+    assert folders("a/f") == ["a"]  # a file that is a mount can't be replaced
+    assert folders("a/b/c/d") == ["a/b"]
+    assert folders("a", "a/b", "a/f") == ["a"]
+    assert folders('q "x\\y', "a") == ["a", 'q "x\\y']
+    assert folders("link/x") == ["/usr/local"]
+    assert jobs_runner.confinement(["/sparklanes-none/model"]) == {}
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "job of another"])
+def test_a_folder_that_is_no_job_is_not_replaced(tmp_path: Path, what: str) -> None:
+    (tmp_path / "home/thesis").mkdir(parents=True)
+    (tmp_path / "home/thesis/text.tex").write_text("years")
+    (tmp_path / "jobs").mkdir()
+    if what == "link":
+        (tmp_path / "jobs/stage").symlink_to(tmp_path / "home/thesis")
+    else:
+        (tmp_path / "home/thesis").rename(tmp_path / "jobs/stage")
+        if what == "job of another":
+            (tmp_path / "jobs/stage/spec.json").write_text('{"schema": "other/1"}')
+    with pytest.raises(JobError, match=r"jobs/stage is no job of this project|died|ended"):
+        Jobs(Systemd(), tmp_path / "jobs", systemd=True).start("stage", work, {})
+    assert (tmp_path / "jobs/stage/text.tex").read_text() == "years"
+
+
+def test_a_job_that_was_killed_as_it_was_made_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir(parents=True)
+    (tmp_path / "stage/.sparklanes-partial.x1").write_text("")
+    assert Jobs(Systemd(), tmp_path, systemd=True).start("stage", work, {})
 
 
 def test_a_refused_unit_is_an_error(tmp_path: Path) -> None:

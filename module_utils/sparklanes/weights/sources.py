@@ -207,7 +207,8 @@ class MirrorSource(Source):
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 path.unlink(missing_ok=True)  # what is there can't be its beginning
-            raise StagingError(f"{url}: HTTP {error.code}") from error
+            asked = error.headers.get("Retry-After", "")
+            raise StagingError(f"{url}: HTTP {error.code}" + (f" (Retry-After: {asked[:40]})" if asked else "")) from error
         except (OSError, HTTPException) as error:
             if isinstance(error, OSError) and error.errno is not None and error.filename:
                 raise  # of the disk here

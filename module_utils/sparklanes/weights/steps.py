@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ansible.module_utils.sparklanes.common import again
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
@@ -199,8 +200,10 @@ def bring(context: Context, model: Model, name: str, content: Content, incoming:
     for attempt in range(1, source.attempts + 1):
         try:
             return receive(context, model, name, content, incoming)
-        except StagingError:
-            if attempt == source.attempts or context.tool.cancel.wait(RETRY_WAIT * attempt):
+        except StagingError as error:
+            # A server that is short of something for the moment is waited for as it asks, within limits.
+            wait = again.delay(attempt, str(error)) if again.momentary(str(error)) else RETRY_WAIT * attempt
+            if attempt == source.attempts or wait is None or context.tool.cancel.wait(wait):
                 raise
     raise AssertionError("a source is asked at least once")
 

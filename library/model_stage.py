@@ -111,6 +111,12 @@ options:
     description: Variables of pip (C(PIP_INDEX_URL)) that hold a password. They reach the job through a pipe and are in no file.
     type: dict
     default: {}
+  hub_env:
+    description: >-
+      Variables of the Hub's client that beat ours and those of a login on the Spark: its limits of memory and connections
+      (C(HF_XET_…)) and of time (C(HF_HUB_DOWNLOAD_TIMEOUT)). Others are refused.
+    type: dict
+    default: {}
   chain:
     description: Needed for O(source=chain).
     type: dict
@@ -277,7 +283,7 @@ from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import pip
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, incoming_of
-from ansible.module_utils.sparklanes.weights.hub import REPO, token_refusal
+from ansible.module_utils.sparklanes.weights.hub import REPO, SITE_VARIABLES, token_refusal
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
@@ -311,6 +317,7 @@ OPTIONS: dict[str, Any] = {
     "hub_version": {"type": "str", "default": "2.4.0"},
     "pip_args": {"type": "list", "elements": "str", "default": []},
     "pip_env": {"type": "dict", "default": {}, "no_log": True},
+    "hub_env": {"type": "dict", "default": {}},
     "chain": {
         "type": "dict",
         "options": {
@@ -383,6 +390,9 @@ class Stage:
         odd = [name for name in self.params["pip_env"] if not pip.VARIABLE.fullmatch(str(name))]
         if odd:
             raise StagingError(f"pip_env has {', '.join(map(str, odd))}; expected variables of pip, such as PIP_INDEX_URL")
+        odd = [name for name in self.params["hub_env"] if name not in SITE_VARIABLES]
+        if odd:
+            raise StagingError(f"hub_env has {', '.join(map(str, odd))}; expected one of {', '.join(sorted(SITE_VARIABLES))}")
 
     def run(self, command: list[str]) -> tuple[int, str, str]:
         code, output, error = self.module.run_command(command)
@@ -481,7 +491,7 @@ class Stage:
         }
         secrets = network_settings(os.environ) if params["source"] in ("hub", "mirror") else {}
         if params["source"] == "hub":
-            secrets |= {f"env:{name}": str(value) for name, value in params["pip_env"].items()}
+            secrets |= {f"env:{name}": str(value) for name, value in {**params["pip_env"], **params["hub_env"]}.items()}
             if params["token"]:
                 secrets["token"] = params["token"]
         if params["source"] == "chain":

@@ -33,7 +33,7 @@ def role(fleet: Fleet) -> Iterator[Role]:
     names = " ".join(f"/usr/local/bin/{name}" for name in EMULATED)
     fleet.on(
         NODE,
-        f"rm -rf {names} /run/emulated-gpu /var/lib/sparklanes/health /var/lib/sparklanes/jobs/gpu-health; systemctl daemon-reload",
+        f"rm -rf {names} /var/tmp/emulated-gpu /var/lib/sparklanes/health /var/lib/sparklanes/jobs/gpu-health; systemctl daemon-reload",
     )
 
 
@@ -68,7 +68,7 @@ def test_a_cap_is_set_holds_changes_and_goes_without_a_reload(fleet: Fleet, role
 
 
 def test_a_cap_that_the_driver_ignores_fails(fleet: Fleet, role: Role) -> None:
-    fleet.on(NODE, "mkdir -p /run/emulated-gpu && touch /run/emulated-gpu/ignores")
+    fleet.on(NODE, "mkdir -p /var/tmp/emulated-gpu && touch /var/tmp/emulated-gpu/ignores")
     role("gpu_clock", "gpu_clock_max_mhz=2100").failed("above 2100: the driver ignores it")
     role("gpu_clock", "gpu_clock_max_mhz=2100", "gpu_clock_power_limit_w=50").failed("has no power limit")
 
@@ -76,12 +76,12 @@ def test_a_cap_that_the_driver_ignores_fails(fleet: Fleet, role: Role) -> None:
 def test_a_healthy_and_a_stuck_gpu_and_one_in_use(fleet: Fleet, role: Role) -> None:
     burn = ("gpu_health", "gpu_health_python=/usr/local/bin/emulated-gpu-burn", "gpu_health_seconds=15")
     role(*burn).ok()
-    fleet.on(NODE, "touch /run/emulated-gpu/stuck")
+    fleet.on(NODE, "touch /var/tmp/emulated-gpu/stuck")
     role(*burn).failed("GPU.HEALTH", "low_clock", "721 MHz", "60 s")
     runs = json.loads(fleet.on(NODE, "cat /var/lib/sparklanes/health/gpu.json"))["runs"]
     assert [run["verdict"] for run in runs] == ["ok", "low_clock"]
     # In the journal's own words: the job was a unit, and it is gone.
     assert fleet.on(NODE, "systemctl is-active sparklanes-job-gpu-health || true") == "inactive"
-    fleet.on(NODE, "rm /run/emulated-gpu/stuck; echo 1 > /run/emulated-gpu/busy")
+    fleet.on(NODE, "rm /var/tmp/emulated-gpu/stuck; echo 1 > /var/tmp/emulated-gpu/busy")
     role(*burn).failed("inconclusive", "emulated-gpu-burn (pid 1) holds the GPU")
     assert len(json.loads(fleet.on(NODE, "cat /var/lib/sparklanes/health/gpu.json"))["runs"]) == 2

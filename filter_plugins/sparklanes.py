@@ -113,6 +113,14 @@ def deployment_of(hostvars: HostVars, host: str) -> str:
     return str(hostvars[host].get("deployment") or gates_deployments.DEFAULT)
 
 
+def models_of(hostvars: HostVars, host: str) -> dict[str, Any]:
+    """The models of a host's lane alone. Whatever is wrong with it is said where that host's own rank is rendered."""
+    options = {name: lane_options()[name] for name in lane_render.MODELS}
+    theirs = {name: hostvars[host][name] for name in hostvars[host] if str(name).startswith(lane_render.MODELS)}
+    lane: dict[str, Any] = lane_schema.resolve(theirs, options, host)[0]
+    return lane
+
+
 def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, Any]:
     """What a host runs as a rank of its deployment, as the dict that a release freezes."""
     deployment = deployment_of(hostvars, host)
@@ -120,7 +128,9 @@ def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, A
     fabrics = {name: lane_schema.plain(fabric_of(hostvars[name])) for name in hosts}
     try:
         rank = gates_deployments.rank_of(host, hosts)
-        spec: dict[str, Any] = lane_render.render_rank(lane_of(hostvars, host), fabrics, deployment, hosts, rank)
+        lane = lane_of(hostvars, host)
+        below = lane_render.below_mounts([lane, *(models_of(hostvars, name) for name in hosts if name != host)])
+        spec: dict[str, Any] = lane_render.render_rank(lane, fabrics, deployment, hosts, rank, below)
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
     wrong = failures(rank_checks.rank_checks(spec))

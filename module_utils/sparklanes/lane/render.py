@@ -9,7 +9,8 @@ filled in. The spec of a rank that goes out is plain JSON, frozen in a release.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL
@@ -17,10 +18,12 @@ from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.engine.flags import FLAT_FLAGS, HEAD_FLAGS
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.rank.spec import overlay_path
+from ansible.module_utils.sparklanes.weights.hub_cache import snapshot
 
 SCHEMA = "sparklanes-rank/1"
 JIT_ROOT = "/var/lib/sparklanes/jit"
 JIT_TARGET = "/jit"
+MODELS = ("lane_model", "lane_drafter")
 
 
 def render_rank(
@@ -29,11 +32,14 @@ def render_rank(
     deployment: str,
     hosts: Sequence[str],
     rank: int,
+    below: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The spec of one rank: `hosts` are those of the deployment in the order of its group, `fabrics` theirs by host.
 
+    below: `below_mounts` of all their lanes; without it all of them keep their models as this one does.
     ValueError says what is missing. Unknown digests and revisions don't stop it; `launch_refusals` does.
     """
+    below = below_mounts([lane]) if below is None else below
     if len(hosts) != lane["lane_nodes"]:
         raise ValueError(
             f"deployment {deployment} has {len(hosts)} hosts ({', '.join(hosts)}), but lane {lane['lane_id']} needs {lane['lane_nodes']}"
@@ -48,7 +54,7 @@ def render_rank(
             if not (fabrics.get(needed) or {}).get("host_ip"):
                 raise ValueError(f"{needed} has no fabric address yet: role roce finds it, run for all of {deployment}")
         master = {"host": str(fabrics[hosts[0]]["host_ip"]), "port": lane["lane_master_port"]}
-    container = lane["lane_container"]
+    container, served = lane["lane_container"], _served(lane, below)
     return {
         "schema": SCHEMA,
         "deployment": deployment,
@@ -61,12 +67,12 @@ def render_rank(
         "entrypoint": container["entrypoint"],
         "command": [
             *container["command_prefix"],
-            lane["lane_model"]["container_path"],
-            *_flags(lane, rank, world, master),
+            served["lane_model"]["container_path"],
+            *_flags(served, rank, world, master),
         ],
-        "env": _environment(lane, fabric, rank, world, master),
+        "env": _environment(served, fabric, rank, world, master),
         "secret_env": sorted(lane["lane_secret_env"]),
-        "mounts": mounts(lane),
+        "mounts": mounts(lane, below),
         **({"jit_cache": jit_cache(lane)} if jit_cache(lane) else {}),
         "options": {
             key: container[key]
@@ -168,9 +174,61 @@ def _environment(
     return env
 
 
-def mounts(lane: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Weights, drafter, overlays and extras read-only, then what the lane adds."""
-    made = [_mount(model["path"], model["container_path"]) for model in (lane["lane_model"], lane["lane_drafter"]) if model]
+def below_mounts(lanes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Model → where it lies below what is mounted, of those that any of these ranks keeps in a Hub cache.
+
+    What is mounted then is the repository, as the links of a snapshot lead out of it. The command is one for all ranks, so a rank with a folder
+    of its own mounts it there too.
+    """
+    found: dict[str, set[str]] = {}
+    for lane in lanes:
+        for name in MODELS:
+            if cached := snapshot(str((lane[name] or {}).get("path") or "")):
+                found.setdefault(name, set()).add(cached.below)
+    for name, places in found.items():
+        if len(places) > 1:
+            raise ValueError(
+                f"{name}.path is {' on one rank and '.join(sorted(places))} on another, in a Hub cache: give all the same"
+            )
+    return {name: min(places) for name, places in found.items()}
+
+
+def container_path(model: Mapping[str, Any], below: str = "") -> str:
+    """Where the engine finds a model."""
+    return f"{model['container_path']}/{below}" if below else str(model["container_path"])
+
+
+def _served(lane: Mapping[str, Any], below: Mapping[str, str]) -> Mapping[str, Any]:
+    """The lane with its models where the engine finds them, also in flags and variables that name one."""
+    moved = {lane[name]["container_path"]: container_path(lane[name], place) for name, place in below.items() if lane[name]}
+    if not moved:
+        return lane
+    paths = "|".join(map(re.escape, sorted(moved, key=len, reverse=True)))
+    named = re.compile(rf"(?<![\w./-])({paths})(?![\w.-]|/snapshots/)")
+
+    def told(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: told(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [told(item) for item in value]
+        return named.sub(lambda found: moved[found[1]], value) if isinstance(value, str) else value
+
+    models = {name: {**lane[name], "container_path": moved[lane[name]["container_path"]]} for name in below if lane[name]}
+    return {**lane, **models, **{name: told(lane[name]) for name in ("lane_engine_args", "lane_engine_env")}}
+
+
+def mounts(lane: Mapping[str, Any], below: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Weights, drafter, overlays and extras read-only, then what the lane adds. below: as in `render_rank`."""
+    below = below_mounts([lane]) if below is None else below
+    made = []
+    for name in MODELS:
+        if model := lane[name]:
+            cached = snapshot(str(model["path"]))
+            made.append(
+                _mount(cached.repository, model["container_path"])
+                if cached
+                else _mount(model["path"], container_path(model, below.get(name, "")))
+            )
     for item in [*(lane["lane_overlays"] or []), *(lane["lane_extras"] or [])]:
         made.append(_mount(overlay_path(item["source"], item["sha256"]), item["target"]))
     for item in (lane["lane_container"] or {}).get("mounts") or []:

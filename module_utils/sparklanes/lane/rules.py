@@ -17,6 +17,7 @@ from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLA
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane.partial import apart
 from ansible.module_utils.sparklanes.lane.render import mounts
+from ansible.module_utils.sparklanes.weights import hub_cache
 
 # Environment that belongs to a host's fabric or to its rank: never in a lane.
 FABRIC_ENV = (
@@ -215,12 +216,26 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
             remedy = f"Give it a folder of its own, such as /var/lib/sparklanes/models/{own}."
             found = f"{name}.path is {model['path']}, which holds more than a model"
             yield Fault("LANE.FILES", found, "a folder of the model alone", remedy)
+        yield from _cache_faults(name, str(model.get("path") or ""), str(model.get("revision") or ""))
     targets: dict[str, int] = {}
     for mount in mounts(lane):
         targets[mount["target"]] = targets.get(mount["target"], 0) + 1
     for target, times in targets.items():
         if times > 1:
             yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
+
+
+def _cache_faults(name: str, path: str, revision: str) -> Iterator[Fault]:
+    """Of a Hub cache it is one snapshot that is served, and it is that of the lane's revision."""
+    if hub_cache.no_snapshot(path):
+        folder = path.removesuffix("/snapshots")
+        remedy = f"Write {name}_site: {{path: {folder}/snapshots/{revision or 'COMMIT'}}}."
+        yield Fault("LANE.FILES", f"{name}.path is {path}, a repository of a Hub cache", "a snapshot in it", remedy)
+    cached = hub_cache.snapshot(path)
+    if cached and revision and cached.commit != revision:
+        found = f"{name}.path is the snapshot of {cached.commit} in a Hub cache"
+        remedy = f"Write the revision that is meant: {name}_site: {{revision: …, path: …}}."
+        yield Fault("LANE.FILES", found, f"that of {name}.revision, {revision}", remedy)
 
 
 def _holds_more(path: str) -> bool:

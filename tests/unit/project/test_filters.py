@@ -16,7 +16,13 @@ import yaml
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from conftest import ROOT
 from inventories import Inventory, ansible_globals
-from sparklanes import checks_failures, checks_table, checks_verdict, lane_preflight  # filter_plugins/sparklanes.py
+from sparklanes import (  # filter_plugins/sparklanes.py
+    checks_failures,
+    checks_table,
+    checks_verdict,
+    lane_preflight,
+    lane_rank_spec,
+)
 
 OURS = ("shipped", "FLEET", "lanes")
 FLEET = {"all": {"children": {"sparks": {"vars": {"lane": "sandbox_tiny"}, "hosts": {"s1": {}, "s2": {}}}}}}
@@ -161,6 +167,24 @@ RENDER = """
       connection: local
       run_once: true
 """
+
+
+def test_where_one_rank_has_its_model_in_a_hub_cache_all_serve_from_the_same_path() -> None:
+    lane = yaml.safe_load((ROOT / "group_vars" / "lane_sandbox_tiny.yml").read_text(encoding="utf-8"))
+    lane |= {
+        "lane": "sandbox_tiny",
+        "lane_image": {"repository": "r.test/e", "digest": "sha256:" + "a" * 64},
+        "lane_api_host": "127.0.0.1",
+    }
+    lane["lane_model"] = {**lane["lane_model"], "revision": "b" * 40}
+    fabric = {"roce_fabric": {"transport": "socket", "host_ip": "10.0.0.1", "ifname": "fab0", "env": {}}}
+    hub = "/root/.cache/huggingface/hub/models--a--b"
+    cached = {"lane_model_host": {"path": f"{hub}/snapshots/{'b' * 40}"}}
+    hostvars = {"s1": {**lane, **fabric}, "s2": {**lane, **fabric, **cached}}
+    specs = [lane_rank_spec(hostvars, host, {"sparks": ["s1", "s2"]}) for host in hostvars]
+    assert [spec["command"][0] for spec in specs] == [f"/models/tiny/snapshots/{'b' * 40}"] * 2
+    assert [spec["mounts"][0]["target"] for spec in specs] == [f"/models/tiny/snapshots/{'b' * 40}", "/models/tiny"]
+    assert specs[1]["mounts"][0]["source"] == hub
 
 
 def test_rendering_with_ansibles_own_variables(tmp_path: Path) -> None:

@@ -279,6 +279,11 @@ def lane_restore_lines(archived: Mapping[str, Any]) -> str:
     return release_archive.restore_lines(archived["folder"], archived["image"], archived["image_sha256"])
 
 
+def lane_mounts(lane: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a rank of a lane mounts, nothing where there is no lane."""
+    return lane_render.mounts(lane) if lane else []
+
+
 def lane_needs(lane: Mapping[str, Any]) -> dict[str, list[str]]:
     """Paths and images that the chosen lane needs on a Spark; nothing without a lane."""
     return lane_render.needs(lane) if lane else {"paths": [], "images": []}
@@ -569,6 +574,7 @@ class FilterModule:
             "sparklanes_fabric_addresses": chain_order.fabric_addresses,
             "sparklanes_management_addresses": chain_order.management_addresses,
             "sparklanes_models": chain_order.models,
+            "sparklanes_mounts": lane_mounts,
             "sparklanes_one_time_secret": one_time_secret,
             "sparklanes_pip": pip_arguments,
             "sparklanes_weights_lack": chain_order.lack,

@@ -58,6 +58,13 @@ options:
         type: list
         elements: str
         default: []
+      mounts:
+        description: >-
+          All that its rank mounts, C(source) and C(target) each. With it, each file must open in the rank's container, and be the one that lies
+          at C(path).
+        type: list
+        elements: dict
+        default: []
   state:
     description:
       - V(staged) starts the job where one is needed.
@@ -305,6 +312,7 @@ OPTIONS: dict[str, Any] = {
             "expect": {"type": "dict", "default": {}},
             "config_sha256": {"type": "str", "default": ""},
             "bad_sha256": {"type": "list", "elements": "str", "default": []},
+            "mounts": {"type": "list", "elements": "dict", "default": []},
         },
     },
     "state": {"type": "str", "choices": ["staged", "planned"], "default": "staged"},

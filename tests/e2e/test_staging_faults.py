@@ -51,7 +51,7 @@ def test_a_chain_through_faults(model: tuple[dict[str, str], dict[str, object]])
     assert len(there) >= 4, f"{len(there)} nodes are up: script/sandbox up --nodes 4 --light"
     sums, asked = model
     first, second, third, fourth = list(there)[:4]
-    more = {"model_weights_model": asked, "model_weights_drafter": {}, "model_weights_rate_mib": 2}
+    more = {"model_weights_model": asked, "model_weights_drafter": {}, "model_weights_mounts": [], "model_weights_rate_mib": 2}
     more |= {"model_weights_poll_seconds": 2, "model_weights_patience_seconds": 10}
     for node in there:
         fleet.on(node, f"rm -rf {PATH} /var/lib/sparklanes/staged/faults-* {Path(PATH).parent}/.faults.incoming")

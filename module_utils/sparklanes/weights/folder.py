@@ -54,19 +54,27 @@ class Seen:
 
 def look(folder: Path) -> dict[str, Seen]:
     """The files below a folder by name, symlinks followed (a Hub cache is made of them), client caches left out."""
-    found: dict[str, Seen] = {}
+    return {name: seen for name, seen in _walk(folder) if seen is not None}
+
+
+def dangling(folder: Path) -> list[str]:
+    """Names below a folder that lead to no file. They are files of the model too: missing ones."""
+    return [name for name, seen in _walk(folder) if seen is None]
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Seen | None]]:
     if not folder.is_dir():
-        return found
+        return
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in CLIENT_FOLDERS)
         for name in sorted(names):
             path = Path(here, name)
             try:
                 stat = path.stat()
+                seen = Seen(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             except OSError:
-                continue  # a dangling link is a missing file
-            found[path.relative_to(folder).as_posix()] = Seen(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    return found
+                seen = None
+            yield path.relative_to(folder).as_posix(), seen
 
 
 def known_digests(folder: Path, revision: str) -> dict[str, Content]:
@@ -92,8 +100,8 @@ def known_digests(folder: Path, revision: str) -> dict[str, Content]:
 
 def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
     """The manifest of files that are already there: what is known of them, else what a first look will show."""
-    seen = look(folder)
-    if not seen:
+    seen, dead = look(folder), dangling(folder)
+    if not (seen or dead):
         raise StagingError(
             f"{model.name}: {folder} holds no files. Put the model there, or let it be fetched (model_weights_source: hub)"
         )
@@ -102,9 +110,15 @@ def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
     known = known_digests(folder, model.revision)
     files = {name: known.get(name, Content(stat.size)) for name, stat in seen.items()}
     files |= known  # a file that the client listed and that is not there is missing
+    # Nobody told the size of these, so no list can hold them yet.
+    if lost := [name for name in dict.fromkeys([*dead, *sorted(model.sha256)]) if name not in files]:
+        links = f" (links that lead nowhere: {', '.join(dead)})" if dead else ""
+        raise StagingError(
+            f"{model.name}: {folder} lacks {', '.join(lost)}{links}, and is to be used as it is. Complete it by hand (`hf download` does,"
+            " in a Hub cache), or let it be fetched (model_weights_source: hub)"
+        )
     for name, digest in model.sha256.items():
-        size = seen[name].size if name in seen else 0
-        files[name] = Content(files[name].size if name in files else size, digest)
+        files[name] = Content(files[name].size, digest)
     return Manifest(model.repo, model.revision, files, IN_PLACE[0 if known else 1])
 
 

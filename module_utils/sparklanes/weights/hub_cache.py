@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _SNAPSHOT = re.compile(r"(?P<repository>/(?:[^/]+/)*models--[^/]+)/(?P<below>snapshots/(?P<commit>[^/]+)(?:/[^/]+)*)/?")
 _REPOSITORY = re.compile(r"/(?:[^/]+/)*models--[^/]+(?:/snapshots)?/?")
@@ -29,3 +31,12 @@ def snapshot(path: str) -> Snapshot | None:
 def no_snapshot(path: str) -> bool:
     """Whether a path is the folder of a repository in a cache, where a snapshot of it is wanted."""
     return bool(_REPOSITORY.fullmatch(path))
+
+
+def place_inside(path: str, mounts: Iterable[Mapping[str, Any]]) -> str:
+    """Where a rank with these mounts sees a model's folder, empty where it doesn't: a repository is mounted whole, anything else as it is."""
+    targets = {str(mount["source"]).rstrip("/"): str(mount["target"]).rstrip("/") for mount in reversed(list(mounts))}
+    cached = snapshot(path)
+    if cached and cached.repository in targets:
+        return f"{targets[cached.repository]}/{cached.below}"
+    return targets.get(path, "")

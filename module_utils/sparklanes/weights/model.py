@@ -45,6 +45,7 @@ class Model:
     family: Mapping[str, str] = field(default_factory=dict)  # what config.json says it is
     scale_samples: int = SCALE_SAMPLES
     bad_sha256: Sequence[str] = ()
+    mounts: Sequence[Mapping[str, str]] = ()  # all that its rank mounts, source and target; empty where that is not known
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Model:
@@ -64,6 +65,7 @@ class Model:
             family={str(key): str(value) for key, value in (expect.get("family") or {}).items()},
             scale_samples=SCALE_SAMPLES if expect.get("scale_samples") is None else int(expect["scale_samples"]),
             bad_sha256=tuple(str(one) for one in data.get("bad_sha256") or ()),
+            mounts=tuple({key: str(one[key]) for key in ("source", "target")} for one in data.get("mounts") or ()),
         )
         if not model.name.isidentifier():
             raise StagingError(f"the model's name is {model.name!r}; it must be a word like model or drafter")
@@ -86,7 +88,7 @@ class Model:
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
         data["expect"] = {key: data.pop(key) for key in EXPECT}
-        data["bad_sha256"] = list(self.bad_sha256)
+        data["bad_sha256"], data["mounts"] = list(self.bad_sha256), list(self.mounts)
         return data
 
     def needs_commit(self) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,17 @@ from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Chec
 from ansible.module_utils.sparklanes.common.disk import free_bytes
 from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
+from ansible.module_utils.sparklanes.docker.inside import strays
 from ansible.module_utils.sparklanes.host.mounts import Mount, where
-from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, look
+from ansible.module_utils.sparklanes.weights import hub_cache
+from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, dangling, look
 from ansible.module_utils.sparklanes.weights.model import Manifest, Model, Record
 from ansible.module_utils.sparklanes.weights.safetensors import SUFFIX, Account, scan
 from ansible.module_utils.sparklanes.weights.scales import choose, judge
 from ansible.module_utils.sparklanes.weights.scales import read as read_scale
 
+# What reading or fetching files doesn't mend.
+FOR_A_PERSON = ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE", "WEIGHTS.VISIBLE")
 REFETCH = "Run site.yml again with model_weights_repair: true to fetch it anew"
 
 
@@ -58,6 +63,38 @@ def content_checks(model: Model, host: str, assessment: Assessment, manifest: Ma
         remedy = "If the lane needs it, declare it as an extra (lane_extras); else remove it"
         checks.append(Check("WEIGHTS.EXTRA", host, WARN, found, "only the model's files", remedy))
     return checks
+
+
+def unmade_checks(model: Model, host: str, names: Sequence[str]) -> list[Check]:
+    """Of a folder of which no list is known: links that lead to no file."""
+    if not names:
+        return []
+    found = f"{model.path}: {len(names)} links lead nowhere: {few(names)}"
+    remedy = "Complete the download there, or remove what is left of it; then run site.yml"
+    return [Check("WEIGHTS.MISSING", host, FAIL, found, "all files of the model", remedy)]
+
+
+def visible_checks(model: Model, host: str, names: Sequence[str]) -> list[Check]:
+    """Whether the rank's container opens each of these files, and the very file that lies here, which is what is verified."""
+    if not model.mounts:
+        return []
+    expected = "each opens, and is the file that is verified"
+    place = hub_cache.place_inside(model.path, model.mounts)
+    if not place:
+        remedy = f"Set lane_{model.name}.path, which is what a rank mounts; where no rank is to serve it, model_weights_mounts: []"
+        return [Check("WEIGHTS.VISIBLE", host, FAIL, f"{model.path} is mounted into no rank", expected, remedy)]
+    wrong = strays(model.mounts, model.path, place, names)
+    if not wrong:
+        return []
+    first = next(iter(wrong))
+    found = f"{model.path}: {len(wrong)} of {len(names)} files do not open in the container: {few(list(wrong))}. {first}: {wrong[first]}"
+    real = os.path.realpath(model.path)
+    remedy = (
+        f"Name the snapshot itself, so that its repository is mounted: lane_{model.name}_site: {{path: {real}}}"
+        if real != model.path and hub_cache.snapshot(real)
+        else "Put the files themselves there (cp -L), or mount what the links lead to at the same place (lane_container_site.mounts)"
+    )
+    return [Check("WEIGHTS.VISIBLE", host, FAIL, found, expected, remedy)]
 
 
 def account_checks(model: Model, host: str, account: Account) -> list[Check]:
@@ -167,9 +204,7 @@ class Standing:
     @property
     def fixable(self) -> bool:
         """Whether reading or fetching files could help. Guards and stray files are for a person."""
-        return not self.staged and not any(
-            check.status == FAIL and check.id in ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE") for check in self.checks
-        )
+        return not self.staged and not any(check.status == FAIL and check.id in FOR_A_PERSON for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -202,10 +237,12 @@ def standing(model: Model, host: str, store: ModelStore, manifest: Manifest | No
         found = f"{model.path}: nothing is known of it" if saved is None else f"{saved.repo}@{saved.revision[:12]}"
         want = f"{model.repo}@{model.revision[:12]}" if model.repo else "verified files"
         check = Check("WEIGHTS.REVISION", host, FAIL, found, want, "Run site.yml to stage it")
-        return Standing(model, False, [check], mount=where(model.path))
+        known = [*unmade_checks(model, host, dangling(folder)), *visible_checks(model, host, list(look(folder)))]
+        return Standing(model, False, [check, *known], mount=where(model.path))
     records, seen = store.records(), look(folder)
     assessment = assess(saved, records, seen)
     checks = content_checks(model, host, assessment, saved, seen)
+    checks += visible_checks(model, host, [name for name in saved.files if name in seen])
     size = {name: content.size for name, content in saved.files.items()}
     result = Standing(
         model,

@@ -452,3 +452,26 @@ def test_a_cancelled_read_ends() -> None:
     cancel.set()
     with pytest.raises(weights_pace.Cancelled):
         weights_pace.Pace(0, cancel).take(1)
+
+
+def test_a_hub_cache_is_staged_only_as_its_rank_sees_it(nodes: list[Node], source: Path) -> None:
+    """The snapshot alone, mounted, shows links into nothing: known at once, before any of it is read."""
+    node = nodes[0]
+    snapshot = node.path = hub_cache(node.root / "models--acme--tiny", source)
+    alone, whole = ({"mounts": [{"source": str(place), "target": "/models/tiny"}]} for place in (snapshot, snapshot.parents[1]))
+    refused = node.ask("c" * 40, source="directory", guards=alone)
+    assert refused["failed"]
+    assert "WEIGHTS.VISIBLE" in refused["msg"]
+    assert "job" not in refused
+    assert node.stage("c" * 40, source="directory", guards=whole)["staged"]
+    looked = node.ask("c" * 40, source="directory", state="planned", guards=alone)
+    assert (looked["staged"], "WEIGHTS.VISIBLE" in "".join(looked["actions"])) == (False, True)
+    assert node.ask("c" * 40, source="directory", state="planned", guards=whole)["staged"]
+
+
+def test_a_dangling_link_is_named_by_the_job_too(nodes: list[Node], source: Path) -> None:
+    snapshot = nodes[0].path = hub_cache(nodes[0].root / "models--acme--tiny", source)
+    (snapshot / "config.json").resolve().unlink()
+    looked = nodes[0].ask("c" * 40, source="directory", state="planned")
+    assert "WEIGHTS.MISSING" in "".join(looked["actions"])
+    assert "lacks config.json (links that lead nowhere: config.json)" in nodes[0].stage("c" * 40, source="directory")["msg"]

@@ -13,10 +13,13 @@ from ansible.module_utils.sparklanes.fabric import fact
 KEYS = ("path", "repo", "revision", "sha256", "expect", "config_sha256", "bad_sha256")
 
 
-def models(model: Mapping[str, Any], drafter: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """lane_model and lane_drafter as module model_stage takes them. An empty one is left out."""
+def models(
+    model: Mapping[str, Any], drafter: Mapping[str, Any] | None = None, mounts: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """lane_model and lane_drafter as module model_stage takes them. An empty one is left out. mounts: all that their rank mounts, where it is known."""
     named = (("model", model), ("drafter", drafter))
-    return [{"name": name, **{key: one[key] for key in KEYS if one.get(key)}} for name, one in named if one]
+    shown = {"mounts": [{"source": one["source"], "target": one["target"]} for one in mounts]} if mounts else {}
+    return [{"name": name, **{key: one[key] for key in KEYS if one.get(key)}, **shown} for name, one in named if one]
 
 
 def borrowed(asked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

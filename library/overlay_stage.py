@@ -142,7 +142,7 @@ class OverlayStage:
                 continue
             wrong += [
                 f"{text}. Nobody but this module writes there: find out who did, remove {path.parent} (no rank may run that mounts it), and run this again"
-                for text in overlays.read_faults(file, path)
+                for text in overlays.link_faults(path, self.root) + overlays.read_faults(file, path)
             ]
         if wrong:
             self.fail(wrong)

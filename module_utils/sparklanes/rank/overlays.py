@@ -193,6 +193,14 @@ def unpack(archive: Path, sha256: str, dest: Path) -> None:
     dest.parent.chmod(0o755)
 
 
+def link_faults(path: Path, root: str = OVERLAY_ROOT) -> list[str]:
+    """Whether a file below the root lies there itself. Who owns what a link leads to can change it after it was compared."""
+    real = path.resolve()
+    if real == Path(root).resolve() / path.relative_to(root):
+        return []
+    return [f"{path}: found a link that leads to {real}, expected the file itself"]
+
+
 def replaced_faults(files: Sequence[OverlayFile], found: Mapping[str, str | None], image: str) -> list[str]:
     """Whether each overlay lands on the file that it was made for. `found`: target → sha256 in the image, None where it has no such file."""
     return [

@@ -40,7 +40,15 @@ def planned(hostvars: HostVars, hosts: Sequence[str], settings: Sequence[str]) -
         "drafter": lane["lane_drafter"],
         "settings": {name: value for name, value in lane.items() if name in settings},
     }
+    paths = {host: _paths(one) for host, one in lanes.items()}
+    if any(own != paths[hosts[0]] for own in paths.values()):
+        identity["paths"] = paths  # a restore looks at each rank's models where that rank has them
     release = release_id(list(specs.values()), identity)
     for spec in specs.values():
         spec["labels"] = {**spec["labels"], "sparklanes.release": release}
     return {"release": release, "identity": identity, "specs": specs, "lanes": lanes}
+
+
+def _paths(lane: Mapping[str, Any]) -> dict[str, str]:
+    models = {"model": lane["lane_model"], "drafter": lane["lane_drafter"]}
+    return {name: str(model["path"]) for name, model in models.items() if model and model.get("path")}

@@ -81,7 +81,9 @@ def visible_checks(model: Model, host: str, names: Sequence[str]) -> list[Check]
     expected = "each opens, and is the file that is verified"
     place = hub_cache.place_inside(model.path, model.mounts)
     if not place:
-        remedy = f"Set lane_{model.name}.path, which is what a rank mounts; where no rank is to serve it, model_weights_mounts: []"
+        remedy = (
+            f"Set lane_{model.name}.path, which is what a rank mounts; where no rank is to serve it, model_weights_mounts: []"
+        )
         return [Check("WEIGHTS.VISIBLE", host, FAIL, f"{model.path} is mounted into no rank", expected, remedy)]
     wrong = strays(model.mounts, model.path, place, names)
     if not wrong:

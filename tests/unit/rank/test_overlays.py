@@ -218,6 +218,42 @@ def test_a_file_that_changed_on_the_spark_is_refused_and_not_mended(project: Pat
         assert (row.status, sha(b"tampered") in row.found) == ("fail", True)
 
 
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_that_lies_elsewhere_in_truth_is_refused(project: Path, spark: Spark, run_module: RunModule, what: str) -> None:
+    """Its content is right; whoever owns the place that the link leads to can change it after that was seen."""
+    plan = planned(project)
+    deliver(project, spark, plan, run_module)
+    staged = spark.root / sha(KERNEL) / "scheduler.py"
+    moved = staged if what == "file" else staged.parent
+    moved.rename(project / "elsewhere")
+    moved.symlink_to(project / "elsewhere")
+    result = run_module(overlay_stage, ask(spark, plan), check=True)
+    assert result["failed"]
+    leads = project / "elsewhere" if what == "file" else project / "elsewhere/scheduler.py"
+    assert f"spark-1: {staged}: found a link that leads to {leads}, expected the file itself" in result["msg"]
+    assert f"remove {staged.parent}" in result["msg"]
+    assert readiness.staged("spark-1", "OVERLAYS.STAGED", result).status == "fail"
+
+
+def test_a_link_to_nothing_is_a_missing_file(project: Path, spark: Spark, run_module: RunModule) -> None:
+    plan = planned(project)
+    staged = spark.root / sha(KERNEL) / "scheduler.py"
+    staged.parent.mkdir(parents=True)
+    staged.symlink_to("nowhere")
+    assert sha(KERNEL) in run_module(overlay_stage, ask(spark, plan))["missing"]
+    deliver(project, spark, plan, run_module)
+    assert (staged.is_symlink(), staged.read_bytes()) == (False, KERNEL)
+
+
+def test_a_root_that_is_itself_a_link_is_a_place_like_any_other(project: Path, spark: Spark, run_module: RunModule) -> None:
+    (project / "disk").mkdir()
+    spark.root.parent.mkdir(parents=True, exist_ok=True)
+    spark.root.symlink_to(project / "disk")
+    plan = planned(project)
+    deliver(project, spark, plan, run_module)
+    assert run_module(overlay_stage, ask(spark, plan), check=True)["missing"] == []
+
+
 def test_gate_a_believes_only_a_look_that_found_every_file(project: Path, spark: Spark, run_module: RunModule) -> None:
     plan = planned(project)
     lacking = readiness.staged("spark-1", "OVERLAYS.STAGED", run_module(overlay_stage, ask(spark, plan), check=True))

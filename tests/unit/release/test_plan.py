@@ -52,3 +52,14 @@ def test_what_belongs_to_a_release_names_it(lane: dict[str, Any], same: bool) ->
 def test_the_order_of_ranks_names_another_release() -> None:
     one, other = (plan.planned(ranks(), hosts, SETTINGS)["release"] for hosts in (["s1", "s2"], ["s2", "s1"]))
     assert one != other
+
+
+def test_where_ranks_keep_their_models_in_different_places_the_release_says_where() -> None:
+    known = ranks(lane_drafter={"path": "/d"})
+    known["s2"]["rank_lane"]["lane_model"] = {"path": "/hub/models--a--b/snapshots/c"}
+    made = plan.planned(known, ["s1", "s2"], SETTINGS)
+    assert made["identity"]["model"] == {"path": "/m"}
+    assert made["identity"]["paths"] == {
+        "s1": {"model": "/m", "drafter": "/d"},
+        "s2": {"model": "/hub/models--a--b/snapshots/c", "drafter": "/d"},
+    }

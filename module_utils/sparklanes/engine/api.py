@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import json
 import math
+import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -81,12 +82,20 @@ class Engine:
     the key stays between us and the address that the inventory names."""
 
     def __init__(self, base_url: str, api_key: str | None = None, timeout: float = 60.0) -> None:
-        parts = urlsplit(base_url if "//" in base_url else f"//{base_url}", scheme="http")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"base_url {base_url!r} is no http:// or https:// address of an engine")
+        try:
+            parts = urlsplit(base_url if "//" in base_url else f"//{base_url}", scheme="http")
+            host, port = parts.hostname or "", parts.port
+            host.encode("idna")  # as the look-up of the name does
+            odd = not f"{host}{parts.path}".isascii() or re.search(r"[\x00-\x20\x7f]", base_url)
+        except ValueError:
+            host, odd = "", True
+        if odd or not host or parts.scheme not in ("http", "https"):
+            raise ValueError(
+                f"base_url {base_url!r} is no http:// or https:// address of an engine, such as http://10.93.1.11:8000"
+            )
         self.secure = parts.scheme == "https"
-        self.host = parts.hostname
-        self.port = parts.port
+        self.host = host
+        self.port = port
         self.prefix = parts.path.rstrip("/").removesuffix("/v1")
         self.api_key = api_key or None
         self.timeout = timeout

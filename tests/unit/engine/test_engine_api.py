@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.engine import api as engine_api
+from ansible.module_utils.sparklanes.engine.api import Engine
 from conftest import FIXTURES, free_port
 from fake_engine import FakeEngine
 
@@ -164,3 +165,18 @@ def test_where_an_engine_is_asked(host: str, elsewhere: str, address: str) -> No
 
 def test_an_engine_that_listens_everywhere_is_asked_on_its_own_spark() -> None:
     assert engine_api.address({"host": "0.0.0.0", "port": 1}) == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["http://h:99999", "http://h:abc", "http://[::1", "http://a b:1", "http://h\n:1", "http://" + "a" * 70 + ":1", "http://é..x:1",
+     "http://.:1", "", "ftp://x", "//", "http://h:1/a b", "http://h:1/é", "http://h\x00:1", "http://h\x7f:1"],
+)  # fmt: skip
+def test_an_address_that_is_none_is_said_in_a_sentence(odd: str) -> None:
+    with pytest.raises(ValueError, match=r"is no http:// or https:// address of an engine, such as"):
+        Engine(odd)
+
+
+@pytest.mark.parametrize("good", ["10.93.1.11:8000", "http://[fd00::1]:8000/v1", "https://engine.example/x/", "http://spark-1"])
+def test_an_address_that_is_one_is_taken(good: str) -> None:
+    assert str(Engine(good)).startswith(("http://", "https://"))

@@ -104,7 +104,7 @@ def boots(host: str, facts: Facts, warn_from: int = host_boots.WARN_FROM) -> Che
         WARN if many else PASS,
         f"{count} boots of an engine since the Spark booted",
         f"< {warn_from}" if warn_from > 0 else "",
-        f"Reboot when it suits: playbooks/reboot.yml -l {host}'s deployment. Each boot leaves memory mapped that only a reboot gives back."
+        "Reboot the deployment when it suits: playbooks/reboot.yml. Each boot leaves memory mapped that only a reboot gives back."
         if many
         else "",
     )

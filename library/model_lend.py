@@ -139,7 +139,7 @@ from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, lend_models, where_lent
-from ansible.module_utils.sparklanes.weights.chain.offer import user_of
+from ansible.module_utils.sparklanes.weights.chain.offer import SCHEMA, user_of
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit
 
@@ -174,7 +174,7 @@ START_TIMEOUT = 20.0
 
 def joins(wanted: dict[str, Any], running: Mapping[str, Any]) -> bool:
     """Whether a running daemon gives what is wanted to all who want it."""
-    equal = all(wanted[key] == running.get(key) for key in ("models", "addresses", "port", "staged_dir", "shared"))
+    equal = all(wanted[key] == running.get(key) for key in ("offers", "models", "addresses", "port", "staged_dir", "shared"))
     return equal and set(wanted["allow"]) <= set(running.get("allow", []))
 
 
@@ -194,7 +194,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     if module.check_mode:
         return {"changed": True, "actions": ["would lend"], **answer}
     keys = ("models", "port", "allow", "idle_seconds", "staged_dir", "shared")
-    args = {key: params[key] for key in keys} | {"addresses": addresses}
+    args = {key: params[key] for key in keys} | {"addresses": addresses, "offers": SCHEMA}
     limit = rate_limit(bool(occupied.look().holder()), params["rate_mib"], params["serving_rate_mib"])
     args["rate_kib"] = max(1, limit * 1024 // max(1, params["connections"])) if limit else 0
     present = jobs.spec(JOB)

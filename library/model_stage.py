@@ -295,6 +295,7 @@ from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
 from ansible.module_utils.sparklanes.weights.room import check_room
+from ansible.module_utils.sparklanes.weights.sources import unpinned
 from ansible.module_utils.sparklanes.weights.stage import JOB, network_settings, stage
 from ansible.module_utils.sparklanes.weights.standing import Standing, standing
 
@@ -415,8 +416,12 @@ class Stage:
         return [standing(model, self.host, ModelStore(self.staged_dir, model.path)) for model in self.models]
 
     def result(self, standings: list[Standing]) -> dict[str, Any]:
+        kind, mirror = self.params["source"], self.params["mirror"] or {}
         checks = [check for one in standings for check in one.checks]
-        kind = self.params["source"]
+        for model in self.models if kind == "mirror" else ():
+            checks += unpinned(
+                model, self.host, *(str((mirror.get(key) or {}).get(model.name) or "") for key in ("urls", "lists"))
+            )
         source = {"hub": self.params["endpoint"], "chain": "the Sparks before it", "mirror": "the mirror"}.get(kind, "its folder")
         limit, verify_limit = self.limits()
         return {

@@ -26,7 +26,8 @@ from conftest import ROOT, RunModule, free_port
 
 CLIENT = """#!/usr/bin/env python3
 import os, sys, urllib.request
-_, _, repo, file, _, revision, _, folder = sys.argv
+_, _, revision, folder, _, repo, file = sys.argv
+revision, folder = (one.partition("=")[2] for one in (revision, folder))
 target = os.path.join(folder, file)
 os.makedirs(os.path.dirname(target), exist_ok=True)
 request = urllib.request.Request(f"{os.environ['HF_ENDPOINT']}/{repo}/resolve/{revision}/{file}")

@@ -26,7 +26,6 @@ from pathlib import Path, PurePosixPath
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.weights.model import (
-    CLIENT_FOLDERS,
     SCHEMA,
     SHA256,
     Content,
@@ -34,6 +33,7 @@ from ansible.module_utils.sparklanes.weights.model import (
     Model,
     Record,
     StagingError,
+    of_model,
     safe_name,
     with_digests,
 )
@@ -53,7 +53,7 @@ class Seen:
 
 
 def look(folder: Path) -> dict[str, Seen]:
-    """The files below a folder by name, symlinks followed (a Hub cache is made of them), client caches left out."""
+    """The files of the model below a folder by name, symlinks followed (a Hub cache is made of them)."""
     return {name: seen for name, seen in _walk(folder) if seen is not None}
 
 
@@ -66,8 +66,8 @@ def _walk(folder: Path) -> Iterator[tuple[str, Seen | None]]:
     if not folder.is_dir():
         return
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in CLIENT_FOLDERS)
-        for name in sorted(names):
+        folders[:] = sorted(name for name in folders if of_model(f"{name}/"))
+        for name in sorted(filter(of_model, names)):
             path = Path(here, name)
             try:
                 stat = path.stat()
@@ -85,7 +85,8 @@ def known_digests(folder: Path, revision: str) -> dict[str, Content]:
         for name, entry in tree.get("files", {}).items():
             sha256 = str(entry.get("lfs_sha256") or "")
             git = "" if sha256 else str(entry.get("blob_id") or "")
-            found[safe_name(name)] = Content(int(entry["size"]), sha256, git)
+            if of_model(safe_name(name)):
+                found[name] = Content(int(entry["size"]), sha256, git).checked(name)
     except (KeyError, TypeError, ValueError, AttributeError, StagingError):
         found = {}
     for name, seen in look(folder).items():
@@ -105,6 +106,8 @@ def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
         raise StagingError(
             f"{model.name}: {folder} holds no files. Put the model there, or let it be fetched (model_weights_source: hub)"
         )
+    for name in seen:
+        safe_name(name)
     if saved is not None and saved.of(model):
         return with_digests(model, saved)
     known = known_digests(folder, model.revision)

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -49,14 +50,19 @@ class HubFile:
     git_sha1: str
 
 
-def token_refusal(endpoint: str) -> str:
-    """Why a token can't be sent to this Hub unseen by others; empty where it can: by TLS, or without leaving the machine."""
+def in_the_open(address: str) -> bool:
+    """Whether others may read and change what goes to an address and comes from it: not by TLS, nor without leaving the machine."""
     try:
-        parts = urlsplit(endpoint)
+        parts = urlsplit(address)
         scheme, host = parts.scheme, parts.hostname or ""
     except ValueError:
-        scheme = host = ""
-    if scheme == "https" or (scheme == "http" and not interfaces(host)):
+        return True
+    return scheme != "https" and (scheme != "http" or bool(interfaces(host)))
+
+
+def token_refusal(endpoint: str) -> str:
+    """Why a token can't be sent to this Hub unseen by others; empty where it can."""
+    if not in_the_open(endpoint):
         return ""
     return (
         f"the token for the Hub would go to {blanked(endpoint)} without TLS, for anybody on the way to read. Give an https:// address "
@@ -73,8 +79,10 @@ def parse_tree(entries: Any) -> dict[str, HubFile]:
                 continue
             lfs = entry.get("lfs") or {}
             # An LFS file's git hash is that of its pointer, not of its content.
-            git = "" if lfs else str(entry["oid"])
-            files[entry["path"]] = HubFile(int(lfs.get("size", entry["size"])), str(lfs.get("oid", "")), git)
+            git = "" if lfs else entry["oid"]
+            if not isinstance(entry["path"], str):
+                raise ValueError(f"a path is {entry['path']!r:.80}")
+            files[entry["path"]] = HubFile(lfs.get("size", entry["size"]), lfs.get("oid", ""), git)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HubError(f"the Hub's list of files is unreadable ({type(error).__name__}: {error})") from error
     return files
@@ -125,7 +133,7 @@ def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout
             if wait is None:
                 code = error.headers.get("X-Error-Code", "")
                 raise HubError(explain(error.code, code, repo, revision, endpoint, attempt)) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             if again.momentary(str(reason)):
                 wait = again.delay(attempt)
@@ -150,7 +158,7 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
         left -= len(page)
         try:
             files |= parse_tree(json.loads(page))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HubError(f"{endpoint} sends a list that is no JSON ({error})") from error
         if not following:
             break
@@ -204,7 +212,7 @@ def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str,
 
 
 def download_command(venv: Path, repo: str, revision: str, file: str, folder: Path) -> list[str]:
-    return [str(venv / "bin" / "hf"), "download", repo, file, "--revision", revision, "--local-dir", str(folder)]
+    return [str(venv / "bin" / "hf"), "download", f"--revision={revision}", f"--local-dir={folder}", "--", repo, file]
 
 
 Run = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
@@ -22,6 +23,8 @@ EXPECT = ("shards", "tensors", "bytes", "names", "family", "scale_samples")
 # Tensors of scales that are looked at each time: some ms.
 SCALE_SAMPLES = 64
 CLIENT_FOLDERS = (".cache", ".git")
+# No list of a model comes near these: the largest public ones have some 2,000 files below 3 folders, and shards of 50 GB.
+FILES_LIMIT, DEPTH_LIMIT, NAME_BYTES, SIZE_LIMIT = 100_000, 16, 1024, 1 << 50
 
 
 class StagingError(Exception):
@@ -108,6 +111,17 @@ class Content:
     git_sha1: str = ""
     at: str = ""  # where a peer's export has it, when not under its own name
 
+    def checked(self, name: str) -> Content:
+        """Itself, from somebody else's word; ValueError for what no file can be."""
+        if type(self.size) is not int or not 0 <= self.size <= SIZE_LIMIT:
+            raise ValueError(f"size {self.size!r} of {name}")
+        for what, digest, pattern in (("sha256", self.sha256, SHA256), ("git_sha1", self.git_sha1, COMMIT)):
+            if not isinstance(digest, str) or (digest and not pattern.fullmatch(digest)):
+                raise ValueError(f"{what} {digest!r:.80} of {name}")
+        if self.at:
+            safe_name(self.at)
+        return self
+
     @property
     def by_git(self) -> bool:
         """Whether git's hash is all that says what it must be."""
@@ -170,27 +184,45 @@ class Manifest:
     def from_dict(cls, data: Mapping[str, Any]) -> Manifest:
         """From JSON that another node or the Hub sent: nothing in it is believed to be a harmless path."""
         try:
-            files = {safe_name(name): Content(**entry) for name, entry in data["files"].items()}
-            for name, content in files.items():
-                if type(content.size) is not int or content.size < 0:
-                    raise ValueError(f"size {content.size!r} of {name}")
-                if content.sha256 and not SHA256.fullmatch(content.sha256):
-                    raise ValueError(f"sha256 {content.sha256!r} of {name}")
-                if content.at:
-                    safe_name(content.at)
+            if len(data["files"]) > FILES_LIMIT:
+                raise ValueError(f"more than {FILES_LIMIT:,} files")
+            files = {name: Content(**entry).checked(name) for name, entry in data["files"].items() if of_model(safe_name(name))}
             return cls(str(data["repo"]), str(data["revision"]), files, str(data.get("source", "")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StagingError(f"the manifest is unreadable ({type(error).__name__}: {error})") from error
 
 
 def safe_name(name: str) -> str:
-    """The name of a file of a model: a relative path that stays below its folder and is none of a client's own. StagingError for any other."""
+    """A name in somebody's list of files: a relative path that stays below its folder, and is for programs and screens what it is. StagingError for any other."""
     try:
-        if below(name).partition("/")[0] not in CLIENT_FOLDERS:
-            return name
+        if isinstance(name, str) and len(name.encode()) <= NAME_BYTES:
+            parts = below(name).split("/")
+            # Which a program would read as an option, or a screen shows as something else than it is.
+            option = any(part.startswith("-") for part in parts)
+            unseen = any(unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") for letter in name)
+            if not (option or unseen) and len(parts) <= DEPTH_LIMIT:
+                return name
     except ValueError:
         pass
-    raise StagingError(f"{name!r} is no name for a file of a model")
+    raise StagingError(f"{name!r:.200} is no name for a file of a model")
+
+
+def of_model(name: str) -> bool:
+    """Whether a file belongs to a model. What lies below a folder with a dot (.git, .github, .cache) is a client's or the repository's own: left alone."""
+    *folders, last = name.split("/")
+    return last not in CLIENT_FOLDERS and not any(folder.startswith(".") for folder in folders)
+
+
+def proven(model: Model, manifest: Manifest) -> Manifest:
+    """A list of what is fetched: of each file it says a hash. Without one any bytes would be right."""
+    bare = sorted(name for name, content in manifest.files.items() if not (content.sha256 or content.git_sha1))
+    if bare:
+        more = f" and {len(bare) - 1:,} more" if len(bare) > 1 else ""
+        raise StagingError(
+            f"{model.name}: {manifest.source} says no hash of {bare[0]}{more}, so any bytes would pass for it. Give its sha256 in"
+            f" lane_{model.name}.sha256, or take the model from where hashes are known"
+        )
+    return manifest
 
 
 def with_digests(model: Model, manifest: Manifest) -> Manifest:

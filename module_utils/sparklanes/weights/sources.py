@@ -24,6 +24,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ansible.module_utils.sparklanes.common import sums
+from ansible.module_utils.sparklanes.common.checks import WARN, Check
+from ansible.module_utils.sparklanes.common.secrets import blanked
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
@@ -34,6 +36,8 @@ from ansible.module_utils.sparklanes.weights.model import (
     Manifest,
     Model,
     StagingError,
+    of_model,
+    proven,
     safe_name,
     with_digests,
 )
@@ -45,8 +49,13 @@ LISTS = ("manifest.json", sums.SUMS)
 
 
 def from_hub(model: Model, files: Mapping[str, weights_hub.HubFile]) -> Manifest:
-    contents = {safe_name(name): Content(file.size, file.sha256, file.git_sha1) for name, file in files.items()}
-    return with_digests(model, Manifest(model.repo, model.revision, contents, "hub"))
+    entries = {name: {"size": file.size, "sha256": file.sha256, "git_sha1": file.git_sha1} for name, file in files.items()}
+    return proven(model, with_digests(model, told(model, entries, "hub")))
+
+
+def told(model: Model, entries: Mapping[str, Mapping[str, Any]], source: str) -> Manifest:
+    """A list of files by somebody else's word."""
+    return Manifest.from_dict({"repo": model.repo, "revision": model.revision, "files": entries, "source": source})
 
 
 class HubSource(Source):
@@ -69,7 +78,7 @@ class HubSource(Source):
         model.needs_commit()
         saved = store.manifest()
         if saved is not None and saved.of(model) and saved.source == "hub":
-            return with_digests(model, saved)  # a commit does not change
+            return proven(model, with_digests(model, saved))  # a commit does not change
         return from_hub(model, weights_hub.tree(self.endpoint, model.repo, model.revision, self.token))
 
     def prepare(self, report: Reporter) -> None:
@@ -118,6 +127,17 @@ def listed(text: bytes) -> dict[str, str]:
         raise StagingError(str(error)) from error
 
 
+def unpinned(model: Model, host: str, url: str, pin: str) -> list[Check]:
+    """A list that anybody on the way to the mirror can write, hashes and all, is believed where nothing says what it must be."""
+    if pin or not url or not weights_hub.in_the_open(url):
+        return []
+    found = f"{model.name}: {blanked(url)} is believed without TLS, and nothing says what its list of files must hash to"
+    remedy = (
+        f"Give the sha256 of its {' or '.join(LISTS)}: model_weights_mirror_lists: {{{model.name}: …}}; or an https:// address"
+    )
+    return [Check("SOURCE.UNPINNED", host, WARN, found, "https://, or a pinned list", remedy)]
+
+
 class MirrorSource(Source):
     """A folder behind a web server, with a list of its files: our own manifest.json, or SHA256SUMS, or the lane's sha256."""
 
@@ -141,7 +161,7 @@ class MirrorSource(Source):
         return f"{self.urls[model.name].rstrip('/')}/{quote(name)}"
 
     def manifest(self, model: Model, store: ModelStore) -> Manifest:
-        return with_digests(model, self._listed(model))
+        return proven(model, with_digests(model, self._listed(model)))
 
     def _listed(self, model: Model) -> Manifest:
         for name in LISTS:
@@ -153,7 +173,7 @@ class MirrorSource(Source):
                 if error.code in (404, 410):
                     continue
                 raise StagingError(f"{url}: HTTP {error.code}. May this node read the mirror?") from error
-            except OSError as error:
+            except (OSError, HTTPException) as error:
                 raise StagingError(f"{url} does not answer ({getattr(error, 'reason', error)}). Check the address") from error
             pin, found = self.pins.get(model.name, ""), hashlib.sha256(text).hexdigest()
             if pin and pin != found:
@@ -162,8 +182,8 @@ class MirrorSource(Source):
                 return self._with_sizes(model, listed(text))
             try:
                 files = Manifest.from_dict(json.loads(text)).files
-            except ValueError as error:
-                raise StagingError(f"{url} is no JSON: {error}") from error
+            except (ValueError, RecursionError) as error:
+                raise StagingError(f"{url} is no JSON: {str(error)[:100]}") from error
             return Manifest(model.repo, model.revision, files, "mirror")
         if model.sha256:
             return self._with_sizes(model, model.sha256)
@@ -178,16 +198,15 @@ class MirrorSource(Source):
             try:
                 with self._open(url, "HEAD") as answer:
                     return int(answer.headers["Content-Length"])
-            except (OSError, TypeError, ValueError) as error:
+            except (OSError, TypeError, ValueError, HTTPException) as error:
                 raise StagingError(f"{url}: no size ({error}). Is the file there?") from error
 
-        names = [name for name in sums if name not in LISTS]
+        names = [safe_name(name) for name in sums if name not in LISTS and of_model(name)]
         if not names:
             raise StagingError(f"{self._url(model, 'SHA256SUMS')} names no files")
         with ThreadPoolExecutor(8) as pool:
             sizes = dict(zip(names, pool.map(size, names), strict=True))
-        files = {name: Content(sizes[name], sums[name]) for name in names}
-        return Manifest(model.repo, model.revision, files, "mirror")
+        return told(model, {name: {"size": sizes[name], "sha256": sums[name]} for name in names}, "mirror")
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         path = own_folder(name, incoming) / "file"

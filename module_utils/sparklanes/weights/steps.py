@@ -212,12 +212,13 @@ def receive(context: Context, model: Model, name: str, content: Content, incomin
     """One attempt. What came and is not the file that is meant is removed, so that nothing goes on from it."""
     source = context.source
     came = source.fetch(model, name, content, incoming)
+    promised = source.promised(model, name)
     try:
         with Arrival(came) as arrival:
             found = f"{arrival.size:,} bytes"
             if arrival.size == content.size:
                 record, sha1 = arrival.digest(content.by_git, context.arrival_pace, lambda _: context.report.alive())
-                if content.matches(record.sha256, sha1):
+                if content.matches(record.sha256, sha1) and record.sha256 == (promised or record.sha256):
                     target = Path(model.path, name)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     return arrival.name(target, record)
@@ -227,7 +228,7 @@ def receive(context: Context, model: Model, name: str, content: Content, incomin
         source.refused(model, name, f"{name}: {error}")
         raise StagingError(f"{context.host}: {source.name}: {name}: {error}") from error
     remove(came)
-    why = f"sent {name} with {found}; expected {content.size:,} bytes, {(content.sha256 or content.git_sha1)[:16]}…"
+    why = f"sent {name} with {found}; expected {content.size:,} bytes, {(content.sha256 or promised or content.git_sha1)[:16]}…"
     source.refused(model, name, why)
     raise StagingError(
         f"{context.host}: {source.name} {why}."

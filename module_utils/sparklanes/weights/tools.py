@@ -103,6 +103,12 @@ def watched(process: subprocess.Popen[str], text: str, progress: Callable[[], in
             return output, True
 
 
+def need_rsync() -> None:
+    """StagingError where this Spark has none: else it would look like a port that is taken, or a Spark that gives nothing."""
+    if shutil.which("rsync") is None:
+        raise StagingError("rsync is not installed here. Install it (apt-get install rsync) and run this again")
+
+
 def dies_with_us(command: Sequence[str]) -> list[str]:
     """The command, ended by the kernel when whoever started it is killed. A unit of systemd ends all its processes anyway."""
     setpriv = shutil.which("setpriv")
@@ -194,6 +200,10 @@ class Source:
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         """Bring one file below `incoming` and say where."""
         raise StagingError(f"{model.path}/{name} is missing, and nothing says where to take it from")
+
+    def promised(self, model: Model, name: str) -> str:
+        """The sha256 that whoever gave this file has proved to have found in it; empty: nobody says one but the manifest."""
+        return ""
 
     def refused(self, model: Model, name: str, why: str) -> None:
         """What was brought was not what it must be."""

@@ -8,18 +8,23 @@ import contextlib
 import itertools
 import json
 import random
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.common.files import write_json
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.chain import choice as chain_choice
 from ansible.module_utils.sparklanes.weights.chain import lend as chain_lend
 from ansible.module_utils.sparklanes.weights.chain import offer as chain_offer
+from ansible.module_utils.sparklanes.weights.chain import take as chain_take
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Peer
 from ansible.module_utils.sparklanes.weights.chain.offer import Offer, Work
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError
+from ansible.module_utils.sparklanes.weights.tools import Tool
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,10 +66,15 @@ def test_an_offer_survives_its_seal_and_only_with_the_right_secret() -> None:
     assert chain_offer.unseal(text, "once", "s1") == chain_offer.unseal(text, "twice", "s1") == one
     with pytest.raises(StagingError, match="s1 shows an offer that is not of this staging"):
         chain_offer.unseal(text, "guessed", "s1")
-    changed = json.loads(text)
-    changed["offer"] = changed["offer"].replace("a" * 64, "b" * 64)
-    with pytest.raises(StagingError, match="not of this staging"):
-        chain_offer.unseal(json.dumps(changed).encode(), "once", "s1")
+    for changed in (
+        text.replace(b"a" * 64, b"b" * 64),
+        text + b" ",
+        text[:-1],
+        text.replace(b"\n", b"\n\n"),
+        text.partition(b"\n")[2],
+    ):
+        with pytest.raises(StagingError, match="not of this staging"):
+            chain_offer.unseal(changed, "once", "s1")
 
 
 @given(
@@ -77,9 +87,74 @@ def test_any_text_is_no_offer(text: bytes) -> None:
         chain_offer.unseal(text, "once", "s1")
 
 
+BAD_OFFERS = [
+    b"[" * 200_000,
+    b"9" * 5000,
+    b"\xff",
+    b"",
+    b"\n",
+    b"[]",
+    b"{}",
+    b'{"name":1}',
+    b'"' + b"x" * 200_000 + b'"',
+    b'{"verified":{"a":[]}}',
+]
+
+
+@pytest.mark.parametrize("text", BAD_OFFERS, ids=range(len(BAD_OFFERS)))
+def test_a_bad_offer_is_a_sentence_and_without_the_seal_it_is_not_even_read(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = f"x {chain_offer.user_of('s')}:{chain_offer._seal(text, 's')}\n".encode() + text
+    with pytest.raises(StagingError, match="s1 shows an offer that is unreadable"):
+        chain_offer.unseal(sealed, "s", "s1")
+    monkeypatch.setattr(chain_offer.json, "loads", lambda _: pytest.fail("it was parsed"))
+    user = chain_offer.user_of("s").encode()
+    for head in (
+        b"",
+        b"\n",
+        b" \n",
+        user + b":\n",
+        user + b":\xc3\xa9\n",
+        user + b":" + b"0" * 64 + b"\n",
+        b" " * 100_000 + b"\n",
+    ):
+        with pytest.raises(StagingError, match="s1 shows an offer that is not of this staging"):
+            chain_offer.unseal(head + text, "s", "s1")
+    monkeypatch.setattr(chain_offer, "OFFER_LIMIT", len(sealed) - 1)
+    with pytest.raises(StagingError, match="s1 shows an offer of more than"):
+        chain_offer.unseal(sealed, "s", "s1")
+
+
+class Shows(Tool):
+    """In place of rsync: a Spark that shows one thing after the other."""
+
+    def __init__(self, shown: list[bytes]) -> None:
+        super().__init__(threading.Event())
+        self.shown = shown
+
+    def __call__(self, command: Sequence[str], *_: Any, **__: Any) -> tuple[int, str]:
+        (Path(command[-1]) / "model.json").write_bytes(self.shown.pop(0) if len(self.shown) > 1 else self.shown[0])
+        return 0, ""
+
+
+def test_whatever_one_spark_shows_it_is_listened_to_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wait in ("LOOK_LESS", "LOOK_SELDOM"):
+        monkeypatch.setattr(chain_take, wait, 0.01)
+    sealed = [f"x {chain_offer.user_of('s')}:{chain_offer._seal(text, 's')}\n".encode() + text for text in BAD_OFFERS]
+    (tmp_path / "job").mkdir()
+    tool = Shows([*BAD_OFFERS, *sealed, chain_offer.seal(offer(3), ["s"]).encode()])
+    peers = [{"name": "near", "url": "rsync://near"}]
+    source = chain_take.ChainSource({"peers": peers, "patience": 30}, "s", tool, Reporter(tmp_path / "job", "stage"), 0, 1)
+    one = Model("model", str(tmp_path / "m"), MANIFEST.repo, MANIFEST.revision)
+    source.begin([one])
+    try:
+        assert source.manifest(one, ModelStore(tmp_path / "staged", one.path)) == MANIFEST
+    finally:
+        source.end()
+
+
 def test_an_offer_with_a_name_that_leads_out_is_refused() -> None:
     evil = json.dumps({**offer().to_dict(), "verified": {"../x": {"size": 1}}})
-    text = json.dumps({"offer": evil, "seals": {chain_offer.user_of("s"): chain_offer._seal(evil, "s")}})
+    text = f"x {chain_offer.user_of('s')}:{chain_offer._seal(evil.encode(), 's')}\n{evil}"
     with pytest.raises(StagingError, match="is no name for a file"):
         chain_offer.unseal(text.encode(), "s", "s1")
 

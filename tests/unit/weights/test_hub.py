@@ -114,7 +114,10 @@ def test_nobody_there() -> None:
         weights_hub.tree("http://127.0.0.1:9", "acme/tiny", COMMIT)
 
 
-@pytest.mark.parametrize("entries", [None, 5, [1], [{}], [{"type": "file", "path": "x"}], {"error": "no"}])
+@pytest.mark.parametrize(
+    "entries",
+    [None, 5, [1], [{}], [{"type": "file", "path": 5, "size": 1, "oid": "a"}], [{"type": "file", "path": "x"}], {"error": "no"}],
+)
 def test_an_unreadable_list(entries: object) -> None:
     with pytest.raises(HubError, match="unreadable"):
         weights_hub.parse_tree(entries)

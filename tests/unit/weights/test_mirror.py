@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -121,7 +122,36 @@ def test_what_is_wrong_is_said(node: Node, source: Path, plain: str) -> None:
     assert "no mirror is named for model" in missing["msg"]
 
 
-@pytest.mark.parametrize("line", ["abc  x", f"{'a' * 64}  ../x", f"{'a' * 64}  .git/x"])
+@pytest.mark.parametrize(
+    ("url", "pin", "warns"),
+    [
+        ("http://mirror/x", "", True), ("http://10.0.0.1:80/x", "", True), ("ftp://mirror/x", "", True), ("http://[::", "", True),
+        ("http://mirror/x", "f" * 64, False), ("https://mirror/x", "", False), ("http://127.0.0.1:8/x", "", False), ("", "", False),
+    ],
+)  # fmt: skip
+def test_a_mirror_in_the_open_whose_list_nothing_pins_is_a_warning(node: Node, url: str, pin: str, warns: bool) -> None:
+    mirror = {"urls": {"model": url} if url else {}, "lists": {"model": pin} if pin else {}}
+    result = node.ask("c" * 40, state="planned", source="mirror", mirror=mirror)
+    found = [check for check in result["checks"] if check["id"] == "SOURCE.UNPINNED"]
+    assert [check["status"] for check in found] == ["warn"] * warns
+    assert all("model_weights_mirror_lists: {model: …}" in check["remedy"] for check in found)
+    assert "SOURCE.UNPINNED" not in str(node.ask("c" * 40, state="planned", mirror=mirror)), "nobody asks it"
+
+
+def test_a_list_without_a_hash_is_refused_and_names_the_file(node: Node, source: Path, plain: str) -> None:
+    files: dict[str, dict[str, Any]] = {file.name: {"size": file.stat().st_size} for file in source.iterdir()}
+    for name in files:
+        files[name]["sha256"] = hashlib.sha256((source / name).read_bytes()).hexdigest()
+    (bare := files[SECOND]).pop("sha256")
+    (source / "manifest.json").write_text(json.dumps({"repo": "acme/tiny", "revision": "c" * 40, "files": files}))
+    assert f"mirror says no hash of {SECOND}, so any bytes would pass for it" in stage(node, plain)["msg"]
+    assert not node.path.exists()
+    own = {SECOND: hashlib.sha256((source / SECOND).read_bytes()).hexdigest()}
+    assert stage(node, plain, guards={"sha256": own})["msg"] == ""
+    assert bare == {"size": (node.path / SECOND).stat().st_size}
+
+
+@pytest.mark.parametrize("line", ["abc  x", f"{'a' * 64}  ../x", f"{'a' * 64}  --help"])
 def test_a_line_that_names_no_file_of_a_model_is_refused(line: str) -> None:
     with pytest.raises(StagingError):
         listed(line.encode())

@@ -11,10 +11,37 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.sparklanes.jobs.reporter import Reporter
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import tools as weights_tools
+from ansible.module_utils.sparklanes.weights.chain.lend import lend_models
+from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
 from ansible.module_utils.sparklanes.weights.model import StagingError
 from ansible.module_utils.sparklanes.weights.pace import Cancelled
 from ansible.module_utils.sparklanes.weights.tools import Feed, Tool, for_each
+
+
+def test_a_spark_without_rsync_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool) -> None:
+    """Whoever lends asked whether its port is taken, whoever takes called the others silent."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "job").mkdir()
+    report = Reporter(tmp_path / "job", "lend")
+    args = {
+        "models": [],
+        "staged_dir": str(tmp_path),
+        "shared": False,
+        "addresses": ["127.0.0.1"],
+        "port": 1,
+        "allow": [],
+        "rate_kib": 0,
+        "idle_seconds": 1,
+    }
+    with pytest.raises(JobError, match=r"rsync is not installed here\. Install it"):
+        lend_models(args, {"secret": "s"}, report)
+    source = ChainSource({"peers": [], "patience": 1}, "s", tool, report, 0, 1)
+    with pytest.raises(StagingError, match=r"rsync is not installed here\. Install it"):
+        source.begin([])
+
 
 NAMES = [f"{number:02}" for number in range(20)]
 

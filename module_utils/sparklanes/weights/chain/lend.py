@@ -32,7 +32,7 @@ from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.offer import Offers, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
-from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, dies_with_us
+from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, dies_with_us, need_rsync
 
 JOB = "lend"
 STAGE = "stage"
@@ -136,6 +136,7 @@ def lend_models(args: dict[str, Any], secrets: dict[str, str], report: Reporter)
 
 
 def _lend(args: Mapping[str, Any], secrets: Mapping[str, str], report: Reporter, run: Path) -> dict[str, Any]:
+    need_rsync()
     folder = report.path.parent
     log = folder / "rsync.log"
     models = [Model.from_dict(model) for model in args["models"]]

@@ -17,11 +17,11 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.chain.choice import Choice, Peer
-from ansible.module_utils.sparklanes.weights.chain.offer import Offer, unseal
+from ansible.module_utils.sparklanes.weights.chain.offer import OFFER_LIMIT, unseal
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order, with_digests
 from ansible.module_utils.sparklanes.weights.pace import Cancelled
-from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, Feed, Source, Tool, own_folder
+from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, Feed, Source, Tool, need_rsync, own_folder
 
 # What rsync says of the disk that it writes to, which no other Spark could help with.
 OUR_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
@@ -54,19 +54,21 @@ class ChainSource(Source):
         self.changed = threading.Event()
         self.choices: dict[str, Choice] = {}
         self.givers: dict[tuple[str, str], str] = {}
+        self.promises: dict[tuple[str, str], Content] = {}
         self.scouts: list[threading.Thread] = []
 
     def _rsync(self, url: str, files: Sequence[str], folder: Path, *options: str) -> tuple[int, str]:
         folder.mkdir(parents=True, exist_ok=True)
         # --files-from: a name is taken as it is, whatever characters are in it.
         command = ["rsync", "--no-motd", f"--sockopts={SOCKET_OPTIONS}", "--from0", "--files-from=-"]
-        command += [*options, f"{url}/", str(folder)]
+        command += [*options, "--", f"{url}/", str(folder)]
         return self.run(command, self.env, "".join(f"{file}\0" for file in files))
 
     # Listening to the others.
 
     def begin(self, models: Sequence[Model]) -> None:
         """From now on the offers of all peers are looked at."""
+        need_rsync()
         now, patience = time.monotonic(), float(self.args["patience"])
         names = [model.name for model in models]
         for name in names:
@@ -84,7 +86,7 @@ class ChainSource(Source):
                     changed = time.monotonic()
             except Cancelled:
                 return
-            except (StagingError, OSError) as error:
+            except Exception as error:  # whatever one Spark shows, it is listened to again
                 with self.lock:
                     for choice in self.choices.values():
                         choice.silent(peer, str(error))
@@ -99,13 +101,13 @@ class ChainSource(Source):
         """Hear what it has now; whether that is more than before."""
         folder = self.aside / hashlib.sha256(peer.encode()).hexdigest()[:16]
         files = [f"{name}.json" for name in models]
-        options = ("--ignore-times", "--contimeout=5", "--timeout=10")
+        options = ("--ignore-times", f"--max-size={OFFER_LIMIT}", "--contimeout=5", "--timeout=10")
         code, output = self._rsync(f"{self.urls[peer]}/offers", files, folder, *options)
         if code != 0:
             raise StagingError(f"rsync status {code}: {output}")
         more = False
         for name in models:
-            offer = unseal((folder / f"{name}.json").read_bytes(), self.secret, peer)
+            offer = unseal(bounded(folder / f"{name}.json"), self.secret, peer)
             with self.lock:
                 choice = self.choices[name]
                 before, change = choice.peer(peer).offer, choice.peer(peer).last_change
@@ -156,22 +158,37 @@ class ChainSource(Source):
 
     # One file.
 
-    def _offer(self, model: Model, name: str) -> tuple[str, Offer]:
+    def _promise(self, model: Model, name: str, content: Content) -> tuple[str, Content]:
+        """(who gives it, what it says that it has). It must be what the manifest lists, where that lists a hash, and have one of its own."""
         with self.lock:
             giver = self.givers[model.name, name]
             offer = self.choices[model.name].peer(giver).offer
-        assert offer is not None, "it was chosen for what it offers"
-        return giver, offer
+            assert offer is not None, "it was chosen for what it offers"
+            has = offer.verified.get(name)
+            if has is None:
+                raise StagingError(f"{giver} has {name} no more")
+            if not has.sha256 or has.size != content.size or has.sha256 != (content.sha256 or has.sha256):
+                why = f"{giver} offers {name} with {has.size:,} bytes, sha256 {has.sha256[:16] or 'not known'}"
+                why += f"; expected {content.size:,} bytes, {content.sha256[:16] or 'any sha256 that it has found'}"
+                self.choices[model.name].bad_content(giver, name, why)
+                raise StagingError(why)
+            self.promises[model.name, name] = has
+        return giver, has
+
+    def promised(self, model: Model, name: str) -> str:
+        with self.lock:
+            return self.promises[model.name, name].sha256
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
-        giver, offer = self._offer(model, name)
-        folder, at = own_folder(name, incoming), offer.verified[name].at or name
+        giver, has = self._promise(model, name, content)
+        folder, at = own_folder(name, incoming), has.at or name
         path = folder / PurePosixPath(at).name
         begun = continued(folder, path.name, content.size)
         # A new file is written aside and gets its name when it is whole, or its beginning when the transfer is cut.
         options = (
             "--append" if begun else "--partial",
             "--no-relative",
+            f"--max-size={content.size}",
             "--times",
             "--contimeout=10",
             "--timeout=30",
@@ -205,6 +222,12 @@ class ChainSource(Source):
         for scout in self.scouts:
             scout.join()
         shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def bounded(path: Path) -> bytes:
+    """What was shown, and no more of it than can be an offer."""
+    with path.open("rb") as stream:
+        return stream.read(OFFER_LIMIT + 1)
 
 
 def continued(folder: Path, name: str, size: int) -> bool:

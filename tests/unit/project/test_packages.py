@@ -26,6 +26,7 @@ ALWAYS = {
     "cp",
     "docker",
     "env",
+    "rm",
     "mount",
     "sh",
     "sha256sum",

@@ -167,7 +167,7 @@ def plain_read(path: Path) -> None:
 
 
 def staged_read(path: Path) -> None:
-    digest(path, False, Pace(0, threading.Event()), lambda count: None)
+    digest(path.parent, path.name, False, Pace(0, threading.Event()), lambda count: None)
 
 
 def both(start: Callable[..., Any], files: list[Path]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ansible.module_utils.sparklanes.weights.home import READ, Home
 from ansible.module_utils.sparklanes.weights.model import BLOCK, Record, StagingError
 from ansible.module_utils.sparklanes.weights.pace import Pace
 
@@ -50,11 +51,12 @@ class Sums:
         return self.sha256.hexdigest(), self.sha1.hexdigest() if self.sha1 else ""
 
 
-def digest(path: Path, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
-    """Read a file whole: (record, git's blob hash if asked for). Leaves nothing of it in the page cache."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def digest(folder: Path, name: str, git: bool, pace: Pace, tick: Tick) -> tuple[Record, str]:
+    """Read a model's file whole: (record, git's blob hash if asked for). Leaves nothing of it in the page cache."""
+    with Home(folder) as home:
+        descriptor = home.open(name)
     try:
-        return _digest(descriptor, path, git, pace, tick)
+        return _digest(descriptor, folder / name, git, pace, tick)
     finally:
         os.close(descriptor)
 
@@ -149,20 +151,21 @@ class Arrival:
         os.fchmod(self.descriptor, 0o644)  # now, as it changes the inode
         return _digest(self.descriptor, self.path, git, pace, tick)
 
-    def name(self, target: Path, record: Record) -> Record:
-        """Give it this name, and its record as it stands there. Only the very bytes that were hashed keep the name."""
+    def name(self, folder: int, name: str, record: Record) -> Record:
+        """Give it this name in an open folder, and its record as it stands there. Only the very bytes that were hashed keep the name."""
         self._unchanged(os.fstat(self.descriptor), record)
-        self.path.replace(target)
-        _sync_folder(target.parent)
-        found = target.lstat()
+        os.rename(self.path, name, dst_dir_fd=folder)
+        os.fsync(folder)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         try:
             # The name is a change of the inode too: of its ctime, not of its mtime.
             self._unchanged(found, replace(record, ctime_ns=found.st_ctime_ns))
             mine = os.fstat(self.descriptor)
             if (mine.st_dev, mine.st_ino) != (found.st_dev, found.st_ino):
-                raise StagingError(f"{target} is another file than the one that was hashed. Who writes to {self.path.parent}?")
+                raise StagingError(f"{name} is another file than the one that was hashed. Who writes to {self.path.parent}?")
         except BaseException:
-            target.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
             raise
         return replace(record, ctime_ns=found.st_ctime_ns)
 
@@ -173,20 +176,12 @@ class Arrival:
             raise StagingError(f"{self.path} changed after it was hashed. Who writes to it?")
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def drop_cache(folder: Path) -> None:
     """Drop what other programs (rsync, a container engine) left of a folder's files in the page cache."""
-    for here, _, names in os.walk(folder):
+    for _, _, names, here in os.fwalk(folder) if folder.is_dir() else ():
         for name in names:
             with contextlib.suppress(OSError):
-                descriptor = os.open(Path(here, name), os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(name, READ, dir_fd=here)
                 try:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:

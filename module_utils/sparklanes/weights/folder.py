@@ -20,11 +20,15 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from ansible.module_utils.sparklanes.common.files import read_json, write_json
+from ansible.module_utils.sparklanes.host.mounts import where
+from ansible.module_utils.sparklanes.weights.home import Home, way
+from ansible.module_utils.sparklanes.weights.hub import COMMIT
 from ansible.module_utils.sparklanes.weights.model import (
     SCHEMA,
     SHA256,
@@ -38,7 +42,6 @@ from ansible.module_utils.sparklanes.weights.model import (
     with_digests,
 )
 
-SHA1 = re.compile(r"[0-9a-f]{40}")
 # Sources of a manifest that stand for files which somebody else put there.
 IN_PLACE = ("client's list", "first look")
 
@@ -53,64 +56,72 @@ class Seen:
 
 
 def look(folder: Path) -> dict[str, Seen]:
-    """The files of the model below a folder by name, symlinks followed (a Hub cache is made of them)."""
-    return {name: seen for name, seen in _walk(folder) if seen is not None}
+    """The files of the model below a folder by name, links followed where they may be. LeadsAway for any other, and for what is no file."""
+    return listing(folder)[0]
 
 
-def dangling(folder: Path) -> list[str]:
-    """Names below a folder that lead to no file. They are files of the model too: missing ones."""
-    return [name for name, seen in _walk(folder) if seen is None]
+def listing(folder: Path) -> tuple[dict[str, Seen], list[str]]:
+    """(its files as `look` has them, names of links to nothing, which are files of the model too: missing ones)."""
+    found: dict[str, Seen] = {}
+    dangling: list[str] = []
+    try:
+        home = Home(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return found, dangling
+    with home:
+        for here, folders, names, at in os.fwalk(".", dir_fd=home.top):
+            links = [name for name in folders if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode)]
+            folders[:] = sorted(name for name in folders if of_model(f"{name}/") and name not in links)
+            for name in sorted(filter(of_model, [*names, *links])):
+                path = PurePosixPath(here, name).as_posix()
+                try:
+                    one = home.stat(path)
+                    found[path] = Seen(one.st_size, one.st_mtime_ns, one.st_ctime_ns)
+                except OSError:  # not there, or its words are no path
+                    dangling.append(path)
+    return found, dangling
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, Seen | None]]:
-    if not folder.is_dir():
-        return
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if of_model(f"{name}/"))
-        for name in sorted(filter(of_model, names)):
-            path = Path(here, name)
-            try:
-                stat = path.stat()
-                seen = Seen(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-            except OSError:
-                seen = None
-            yield path.relative_to(folder).as_posix(), seen
-
-
-def known_digests(folder: Path, revision: str) -> dict[str, Content]:
+def known_digests(folder: Path, revision: str, seen: Mapping[str, Seen]) -> dict[str, Content]:
     """What a Hub client left about the files of a folder: its list of the commit, or blobs named by their hash."""
-    tree = read_json(folder / ".cache" / "huggingface" / "trees" / f"{revision}.json") or {}
+    with Home(folder) as home:
+        found = _listed(home, revision)
+        for name, stat in seen.items():
+            place = home.place(name)
+            blob = place.name if place != home.real / name else ""
+            if SHA256.fullmatch(blob):
+                found.setdefault(name, Content(stat.size, sha256=blob))
+            elif COMMIT.fullmatch(blob):
+                found.setdefault(name, Content(stat.size, git_sha1=blob))
+    return found
+
+
+def _listed(home: Home, revision: str) -> dict[str, Content]:
     found: dict[str, Content] = {}
     try:
-        for name, entry in tree.get("files", {}).items():
+        tree = home.json(f".cache/huggingface/trees/{revision}.json") if COMMIT.fullmatch(revision) else None
+        for name, entry in (tree or {}).get("files", {}).items():
             sha256 = str(entry.get("lfs_sha256") or "")
             git = "" if sha256 else str(entry.get("blob_id") or "")
             if of_model(safe_name(name)):
                 found[name] = Content(int(entry["size"]), sha256, git).checked(name)
     except (KeyError, TypeError, ValueError, AttributeError, StagingError):
-        found = {}
-    for name, seen in look(folder).items():
-        path = folder / name
-        blob = path.resolve().name if path.is_symlink() else ""
-        if SHA256.fullmatch(blob):
-            found.setdefault(name, Content(seen.size, sha256=blob))
-        elif SHA1.fullmatch(blob):
-            found.setdefault(name, Content(seen.size, git_sha1=blob))
+        return {}
     return found
 
 
 def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
     """The manifest of files that are already there: what is known of them, else what a first look will show."""
-    seen, dead = look(folder), dangling(folder)
+    seen, dead = listing(folder)
     if not (seen or dead):
         raise StagingError(
             f"{model.name}: {folder} holds no files. Put the model there, or let it be fetched (model_weights_source: hub)"
         )
-    for name in seen:
+    for name in (*seen, *dead):
         safe_name(name)
     if saved is not None and saved.of(model):
         return with_digests(model, saved)
-    known = known_digests(folder, model.revision)
+    known = known_digests(folder, model.revision, seen)
     files = {name: known.get(name, Content(stat.size)) for name, stat in seen.items()}
     files |= known  # a file that the client listed and that is not there is missing
     # Nobody told the size of these, so no list can hold them yet.
@@ -185,8 +196,7 @@ class ModelStore:
     """manifest, partial and complete records of the model in one folder."""
 
     def __init__(self, root: Path, path: str) -> None:
-        slug = re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(path).name)
-        self.folder = root / f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+        self.folder = root / named(path)
         self.marker = self.folder / "STAGED.json"
         self.partial = self.folder / "PARTIAL.json"
         self.path = path
@@ -233,9 +243,24 @@ def saved(record: Record) -> dict[str, int | str]:
 
 
 def incoming_of(path: str) -> Path:
-    """Where a model's files arrive: beside its folder, on the same disk."""
-    real = Path(path).resolve()
-    return real.parent / f".{real.name}.incoming"
+    """Where a model's files arrive: on its disk, where nobody else can put anything. Beside its folder, else in the nearest such folder above."""
+    with way(Path(path)) as found:
+        real, disk = found.real, os.fstat(found.descriptor).st_dev
+    if found.reader is None or found.safe == real.parent:
+        return real.parent / f".{real.name}.incoming"
+    there = next(folder for folder in (real, *real.parents) if folder.exists())
+    if found.safe.stat().st_dev != disk or where(str(found.safe)) != where(str(there)):
+        raise StagingError(
+            f"{real.parent} belongs to others than root, up to where its disk is mounted: whoever they are could lead root elsewhere."
+            f" Let the folder of that mount belong to root alone, or stage to another path"
+        )
+    return found.safe / f".sparklanes-{named(str(real))}.incoming"
+
+
+def named(path: str) -> str:
+    """A name for what belongs to the model in a folder."""
+    slug = re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(path).name)
+    return f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def allocated(folder: Path) -> Iterator[int]:

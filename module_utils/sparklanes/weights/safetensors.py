@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.weights.home import Home
 from ansible.module_utils.sparklanes.weights.scales import BITS as SCALE_BITS
 from ansible.module_utils.sparklanes.weights.scales import NAME as SCALE_NAME
 from ansible.module_utils.sparklanes.weights.scales import Scale, choose
@@ -201,9 +202,9 @@ def account(shards: Iterable[Shard], index: bytes | None, known: Iterable[str] =
     return result
 
 
-def read_header(path: Path, file: str) -> Shard:
+def read_header(home: Home, file: str) -> Shard:
     """Read one shard's header, leaving as little as possible in the page cache."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = home.open(file)
     try:
         size = os.fstat(descriptor).st_size
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -222,10 +223,11 @@ def read_header(path: Path, file: str) -> Shard:
 
 def scan(folder: Path, known: Iterable[str] = ()) -> Account:
     """Account for the checkpoint in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and path.is_file())
-    index = folder / INDEX
-    text = index.read_bytes() if index.is_file() else None
-    result = account((read_header(path, path.name) for path in files), text, known)
+    with Home(folder) as home:
+        with os.scandir(home.top) as entries:
+            files = sorted(entry.name for entry in entries if entry.name.endswith(SUFFIX) and home.has(entry.name))
+        text = home.read(INDEX) if home.has(INDEX) else None
+        result = account((read_header(home, name) for name in files), text, known)
     if not files:
         result.problems.append(Problem(f"*{SUFFIX}", "no shard", "at least one"))
     return result

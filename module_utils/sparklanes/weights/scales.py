@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible.module_utils.sparklanes.weights.home import Home
+
 # Of weights. Those of activations (input_scale, k_scale) are 1 where nothing was calibrated.
 NAME = re.compile(r"(?:^|[._])(?:weight_scale(?:_inv|_2)?|weight_scales|scales|qscale)$")
 # Element width and, where the type has them, masks: of the sign, of the magnitude, of what is not finite.
@@ -77,7 +79,8 @@ def read(folder: Path, scale: Scale, seed: int = 0) -> bytes:
     size = scale.end - scale.begin
     room = max(0, size - READ) // width
     at = scale.begin + width * random.Random(f"{seed} {scale.name}").randint(0, room)
-    descriptor = os.open(folder / scale.file, os.O_RDONLY | os.O_CLOEXEC)
+    with Home(folder) as home:
+        descriptor = home.open(scale.file)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         data = os.pread(descriptor, min(size, READ), at)

@@ -13,19 +13,19 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check
 from ansible.module_utils.sparklanes.common.disk import free_bytes
-from ansible.module_utils.sparklanes.common.files import read_json
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.docker.inside import strays
 from ansible.module_utils.sparklanes.host.mounts import Mount, where
 from ansible.module_utils.sparklanes.weights import hub_cache
-from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, dangling, look
+from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, listing, look
+from ansible.module_utils.sparklanes.weights.home import Home, LeadsAway
 from ansible.module_utils.sparklanes.weights.model import Manifest, Model, Record
 from ansible.module_utils.sparklanes.weights.safetensors import SUFFIX, Account, scan
 from ansible.module_utils.sparklanes.weights.scales import choose, judge
 from ansible.module_utils.sparklanes.weights.scales import read as read_scale
 
 # What reading or fetching files doesn't mend.
-FOR_A_PERSON = ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE", "WEIGHTS.VISIBLE")
+FOR_A_PERSON = ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE", "WEIGHTS.LINK", "WEIGHTS.VISIBLE")
 REFETCH = "Run site.yml again with model_weights_repair: true to fetch it anew"
 
 
@@ -94,7 +94,7 @@ def visible_checks(model: Model, host: str, names: Sequence[str]) -> list[Check]
     remedy = (
         f"Name the snapshot itself, so that its repository is mounted: lane_{model.name}_site: {{path: {real}}}"
         if real != model.path and hub_cache.snapshot(real)
-        else "Put the files themselves there (cp -L), or mount what the links lead to at the same place (lane_container_site.mounts)"
+        else "Put the files themselves there (cp -L)"
     )
     return [Check("WEIGHTS.VISIBLE", host, FAIL, found, expected, remedy)]
 
@@ -233,13 +233,24 @@ class Standing:
 
 def standing(model: Model, host: str, store: ModelStore, manifest: Manifest | None = None) -> Standing:
     """Look at a model without reading its data: marker, stat, headers. Seconds for 400 GB."""
+    try:
+        return _standing(model, host, store, manifest)
+    except LeadsAway as error:
+        expected = "files of the model, or links to such in one models--… folder of a Hub cache"
+        return Standing(
+            model, False, [Check("WEIGHTS.LINK", host, FAIL, error.found, expected, error.remedy)], mount=where(model.path)
+        )
+
+
+def _standing(model: Model, host: str, store: ModelStore, manifest: Manifest | None) -> Standing:
     folder = Path(model.path)
     saved = manifest or store.manifest()
     if saved is None or not saved.of(model):
         found = f"{model.path}: nothing is known of it" if saved is None else f"{saved.repo}@{saved.revision[:12]}"
         want = f"{model.repo}@{model.revision[:12]}" if model.repo else "verified files"
         check = Check("WEIGHTS.REVISION", host, FAIL, found, want, "Run site.yml to stage it")
-        known = [*unmade_checks(model, host, dangling(folder)), *visible_checks(model, host, list(look(folder)))]
+        there, dead = listing(folder)
+        known = [*unmade_checks(model, host, dead), *visible_checks(model, host, list(there))]
         return Standing(model, False, [check, *known], mount=where(model.path))
     records, seen = store.records(), look(folder)
     assessment = assess(saved, records, seen)
@@ -265,7 +276,9 @@ def standing(model: Model, host: str, store: ModelStore, manifest: Manifest | No
             checks.append(Check("WEIGHTS.MARKER", host, FAIL, f"{model.path}: staging did not end", "a marker", "Run site.yml"))
         result.account = scan(folder, saved.files)
         checks += account_checks(model, host, result.account) + digest_checks(model, host, records)
-        checks += family_checks(model, host, read_json(folder / "config.json") or {})
+        with Home(folder) as home:
+            config = home.json("config.json") or {}
+        checks += family_checks(model, host, config)
         checks += scale_checks(model, host, result.account)
         result.staged = not any(check.status == FAIL for check in checks)
         if result.staged:

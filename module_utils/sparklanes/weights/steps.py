@@ -20,6 +20,7 @@ from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.digest import Arrival, digest
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, assess, incoming_of, look, with_ctime
+from ansible.module_utils.sparklanes.weights.home import Home, LeadsAway, private
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, Record, StagingError, shard_order
 from ansible.module_utils.sparklanes.weights.pace import Cancelled, Pace
 from ansible.module_utils.sparklanes.weights.plan import note_rate
@@ -103,13 +104,11 @@ def adopt(context: Context, asked: Survey, outcome: Outcome) -> Tracker:
 
 def remove_old_files(folder: Path, before: Manifest, manifest: Manifest) -> list[str]:
     """Another revision stands here: what we put there and the new one lacks must go."""
-    actions = []
-    for name in sorted(set(before.files) - set(manifest.files)):
-        path = folder / name
-        if path.is_file():
-            path.unlink()
-            actions.append(f"removed {path}, which belonged to revision {before.revision[:12]} only")
-    return actions
+    if not folder.exists():
+        return []
+    with Home(folder) as home:
+        removed = [name for name in sorted(set(before.files) - set(manifest.files)) if home.remove(name)]
+    return [f"removed {folder / name}, which belonged to revision {before.revision[:12]} only" for name in removed]
 
 
 def complete(context: Context, tracker: Tracker, outcome: Outcome) -> None:
@@ -141,7 +140,7 @@ def read(context: Context, tracker: Tracker, outcome: Outcome, names: Sequence[s
         content = manifest.files[name]
         context.report.update(file=name)
         record, sha1 = digest(
-            Path(model.path, name), content.by_git, context.verify_pace, lambda count: context.report.update(add=count)
+            Path(model.path), name, content.by_git, context.verify_pace, lambda count: context.report.update(add=count)
         )
         if content.matches(record.sha256, sha1):
             tracker.found_right(name, record)
@@ -165,7 +164,7 @@ def fetch(context: Context, tracker: Tracker, outcome: Outcome, names: Sequence[
     incoming = incoming_of(model.path)
     total = sum(manifest.files[name].size for name in names)
     source.prepare(report)
-    incoming.mkdir(parents=True, exist_ok=True)
+    private(incoming)
     source.sweep(incoming)
     report.phase(f"{model.name}: fetch", total)
     feed = source.feed(model, manifest, names)
@@ -177,6 +176,8 @@ def fetch(context: Context, tracker: Tracker, outcome: Outcome, names: Sequence[
         report.update(file=name)
         try:
             record = bring(context, model, name, manifest.files[name], incoming)
+        except LeadsAway:
+            raise
         except StagingError:
             if source.attempts > 1:
                 raise
@@ -200,6 +201,8 @@ def bring(context: Context, model: Model, name: str, content: Content, incoming:
     for attempt in range(1, source.attempts + 1):
         try:
             return receive(context, model, name, content, incoming)
+        except LeadsAway:
+            raise  # it leads there however often a file is fetched
         except StagingError as error:
             # A server that is short of something for the moment is waited for as it asks, within limits.
             wait = again.delay(attempt, str(error)) if again.momentary(str(error)) else RETRY_WAIT * attempt
@@ -219,10 +222,12 @@ def receive(context: Context, model: Model, name: str, content: Content, incomin
             if arrival.size == content.size:
                 record, sha1 = arrival.digest(content.by_git, context.arrival_pace, lambda _: context.report.alive())
                 if content.matches(record.sha256, sha1) and record.sha256 == (promised or record.sha256):
-                    target = Path(model.path, name)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    return arrival.name(target, record)
+                    parent, _, last = name.rpartition("/")
+                    with Home(Path(model.path), make=True) as home, home.folder(parent, make=True) as folder:
+                        return arrival.name(folder, last, record)
                 found += f", sha256 {record.sha256[:16]}…"
+    except LeadsAway:
+        raise  # out of the model's folder here; whoever gave the file has nothing to do with it
     except StagingError as error:
         remove(came)
         source.refused(model, name, f"{name}: {error}")

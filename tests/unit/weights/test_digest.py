@@ -18,6 +18,7 @@ import platforms
 import pytest
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.weights.digest import Arrival, digest, drop_cache
+from ansible.module_utils.sparklanes.weights.home import Home
 from ansible.module_utils.sparklanes.weights.model import Record
 from ansible.module_utils.sparklanes.weights.pace import Pace
 from conftest import ROOT
@@ -69,7 +70,8 @@ def test_a_file_that_has_come_is_hashed_at_rest_and_named(tmp_path: Path, size: 
     path.write_bytes(data)
     with Arrival(path) as arrival:
         record, git = arrival.digest(True, FREE, ticks.append)
-        kept = arrival.name(target, record)
+        with Home(tmp_path) as home, home.folder() as folder:
+            kept = arrival.name(folder, target.name, record)
     assert (record.sha256, git) == sums(data)
     assert sum(ticks) == size
     stat = target.stat()
@@ -91,7 +93,7 @@ def test_reading_and_receiving_leave_no_cache(disk: Path) -> None:
     assert resident(path) > 16
     drop_cache(disk)
     assert resident(path) < 1
-    digest(path, False, FREE, lambda count: None)
+    digest(path.parent, path.name, False, FREE, lambda count: None)
     assert resident(path) < 1
 
 
@@ -103,4 +105,4 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
         os.utime(path, ns=(1, 1))
 
     with pytest.raises(Exception, match="changed while it was read"):
-        digest(path, False, FREE, touch)
+        digest(path.parent, path.name, False, FREE, touch)

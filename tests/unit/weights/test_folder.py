@@ -59,7 +59,7 @@ def test_every_file_is_in_one_heap_and_only_exact_ones_are_verified(
 
 def test_a_hub_cache_knows_its_digests(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source")
-    snapshot = hub_cache(tmp_path / "cache", source)
+    snapshot = hub_cache(tmp_path / "models--acme--tiny", source)
     manifest = weights_folder.in_place(model(snapshot), snapshot, None)
     assert manifest.source == "client's list"
     shard = manifest.files[SECOND]

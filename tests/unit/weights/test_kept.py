@@ -255,7 +255,7 @@ def test_a_bit_flipped_between_first_byte_and_record_is_always_found(
     monkeypatch.setattr(weights_digest, "BLOCK", block)
     if not leases:
         monkeypatch.setattr(weights_digest.Arrival, "_lease", lambda self: None)
-    flips = 0
+    flips, rename = 0, os.rename
     for seed in range(SEEDS):
         dice = Dice(seed, 2 * pieces + 2)
 
@@ -267,16 +267,16 @@ def test_a_bit_flipped_between_first_byte_and_record_is_always_found(
                     stream.flush()
                     dice.tick()
 
-        def named(self: Path, target: Path, dice: Dice = dice) -> Any:
+        def named(path: Path, name: str, *, dst_dir_fd: int, dice: Dice = dice) -> None:
             # Without leases whoever sets the mtime back at this very moment is not seen, and nobody else.
             if leases or not dice.keep_mtime:
                 dice.tick()
-            os.rename(self, target)  # noqa: PTH104
-            dice.path = target
+            rename(path, name, dst_dir_fd=dst_dir_fd)
+            dice.path = here.target
 
         monkeypatch.setattr(weights_digest, "BLOCK", block)
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", named)
+            patch.setattr(os, "rename", named)
             source = Program(write)
             record = here.bring(source, dice)
         here.kept(record)

@@ -298,9 +298,9 @@ def test_a_hub_cache_with_odd_names_is_lent_as_it_lies(nodes: list[Node], source
     (source / "more stuff").mkdir()
     (source / "more stuff" / "we*rd #[1];ü.json").write_text("{}")
     (source / "twin.json").write_bytes((source / "config.json").read_bytes())
-    snapshot = hub_cache(nodes[0].root / "cache", source)
+    snapshot = hub_cache(nodes[0].root / "models--acme--tiny", source)
     nodes[0].path = snapshot
-    before = sorted(nodes[0].root.joinpath("cache").rglob("*"))
+    before = sorted(nodes[0].root.joinpath("models--acme--tiny").rglob("*"))
     assert nodes[0].stage("c" * 40, source="directory")["staged"]
     lent = nodes[0].lend("c" * 40, free_port(), "once-1")
     result = borrow(nodes[1], "c" * 40, lent, "once-1")
@@ -310,7 +310,7 @@ def test_a_hub_cache_with_odd_names_is_lent_as_it_lies(nodes: list[Node], source
             copy = nodes[1].path / file.relative_to(source)
             assert copy.read_bytes() == file.read_bytes()
             assert not copy.is_symlink()
-    assert sorted(nodes[0].root.joinpath("cache").rglob("*")) == before, "nothing was written into the cache"
+    assert sorted(nodes[0].root.joinpath("models--acme--tiny").rglob("*")) == before, "nothing was written into the cache"
 
 
 def test_model_and_drafter_in_one_job(nodes: list[Node], hub: Start) -> None:

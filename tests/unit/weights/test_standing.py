@@ -179,11 +179,11 @@ def test_nothing_of_ours_lies_beside_the_weights(staged: tuple[Path, ModelStore,
 
 
 def test_a_hub_cache_is_lent_as_blobs(tmp_path: Path) -> None:
-    snapshot = hub_cache(tmp_path / "cache", checkpoint(tmp_path / "source"))
+    snapshot = hub_cache(tmp_path / "models--acme--tiny", checkpoint(tmp_path / "source"))
     one, store = model(snapshot), ModelStore(tmp_path / "staged", str(snapshot))
     mark(snapshot, store, one)
     offer, root = chain_offer.offer(one, store, chain_offer.Work())
-    assert root == tmp_path / "cache" / "blobs"
+    assert root == tmp_path / "models--acme--tiny" / "blobs"
     content = offer.verified[SECOND]
     assert content.at == content.sha256
     assert set(offer.verified) == set(weights_folder.look(snapshot))

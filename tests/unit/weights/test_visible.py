@@ -80,27 +80,51 @@ def test_a_link_to_a_snapshot_is_named_with_what_to_write(tmp_path: Path, cached
 
 
 @pytest.mark.parametrize("name", [SECOND, "config.json", INDEX])
-def test_one_link_that_leads_out_is_found_and_named(tmp_path: Path, name: str) -> None:
-    folder, elsewhere = checkpoint(tmp_path / "tiny"), tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (folder / name).rename(elsewhere / name)
-    (folder / name).symlink_to(elsewhere / name)
+def test_one_link_that_leads_nowhere_inside_is_found_and_named(tmp_path: Path, name: str) -> None:
+    """It stays within the folder, by a path that only the Spark has."""
+    folder = checkpoint(tmp_path / "tiny")
+    (folder / "real").mkdir()
+    (folder / name).rename(folder / "real" / name)
+    (folder / name).symlink_to(folder / "real" / name)
     one = mounted(model(folder), (folder, "/models/tiny"))
     store = staged(tmp_path, one)
+    found = standing(one, "s7", store)
+    assert [check.id for check in found.checks if check.status == FAIL] == ["WEIGHTS.VISIBLE"]
     wrong = failures(one, store)["WEIGHTS.VISIBLE"]
     assert f"1 of {len(weights_folder.look(folder))} files do not open" in wrong
-    assert f"{name}: its link leads to {elsewhere}/{name}, which is not shown by any mount" in wrong
-    # What it leads to is mounted at the same place: it opens, and is the file that was read.
-    both = mounted(one, (folder, "/models/tiny"), (elsewhere, str(elsewhere)))
-    assert failures(both, store) == {}
+    assert f"{name}: its link leads to {folder}/real/{name}, which is not shown by any mount" in wrong
+    assert [check.remedy for check in found.checks if check.status == FAIL] == ["Put the files themselves there (cp -L)"]
+    # The folder is mounted there too: it opens, and is the file that was read.
+    assert failures(mounted(one, (folder, "/models/tiny"), (folder, str(folder))), store) == {}
     # Another folder is mounted there: something opens, and nobody verified it.
     other = tmp_path / "other"
-    shutil.copytree(elsewhere, other)
-    wrong = failures(mounted(one, (folder, "/models/tiny"), (other, str(elsewhere))), store)["WEIGHTS.VISIBLE"]
+    shutil.copytree(folder / "real", other)
+    wrong = failures(mounted(one, (folder, "/models/tiny"), (other, f"{folder}/real")), store)["WEIGHTS.VISIBLE"]
     assert f"the container opens {other}/{name}, another file" in wrong
     # So does one that is mounted over it.
     wrong = failures(mounted(one, (folder, "/models/tiny"), (other / name, f"/models/tiny/{name}")), store)["WEIGHTS.VISIBLE"]
     assert "another file" in wrong
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["file", "nothing"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_link_that_leads_out_is_refused_before_anybody_asks_what_a_container_opens(
+    tmp_path: Path, known: bool, there: bool
+) -> None:
+    """Whether the container has what it leads to, and even whether there is anything, is not looked at."""
+    folder, elsewhere = checkpoint(tmp_path / "tiny"), tmp_path / "elsewhere"
+    one = mounted(model(folder), (folder, "/models/tiny"))
+    store = staged(tmp_path, one) if known else ModelStore(tmp_path / "staged", one.path)
+    elsewhere.mkdir()
+    (folder / SECOND).rename(elsewhere / SECOND)
+    (folder / SECOND).symlink_to(elsewhere / SECOND)
+    if not there:
+        (elsewhere / SECOND).unlink()
+    for each in (one, mounted(one, (folder, "/models/tiny"), (elsewhere, str(elsewhere)))):
+        found = standing(each, "s7", store)
+        assert [check.id for check in found.checks] == ["WEIGHTS.LINK"]
+        assert f"{SECOND} is a link to '{elsewhere}/{SECOND}', out of {folder}" in found.checks[0].found
+        assert not found.fixable
 
 
 def test_a_model_that_no_rank_mounts(tmp_path: Path) -> None:
@@ -167,9 +191,12 @@ def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path, cached: Path, name:
     assert list(failures(one, store)) == ["WEIGHTS.REVISION"]
 
 
-def test_a_folder_of_dangling_links_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["nowhere", "none/nowhere", "n" * 300], ids=["file", "folder", "name too long"])
+def test_a_folder_of_dangling_links_only(tmp_path: Path, target: str) -> None:
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny/config.json").symlink_to("nowhere")
+    (tmp_path / "tiny/config.json").symlink_to(target)
+    found = standing(model(tmp_path / "tiny"), "s7", ModelStore(tmp_path / "staged", str(tmp_path / "tiny")))
+    assert [check.id for check in found.checks] == ["WEIGHTS.REVISION", "WEIGHTS.MISSING"]
     with pytest.raises(StagingError, match=r"lacks config\.json"):
         weights_folder.in_place(model(tmp_path / "tiny"), tmp_path / "tiny", None)
 

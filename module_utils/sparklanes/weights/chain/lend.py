@@ -31,6 +31,7 @@ from ansible.module_utils.sparklanes.jobs.serving import Daemon, RequestLog, ser
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.offer import Offers, user_of
 from ansible.module_utils.sparklanes.weights.digest import drop_cache
+from ansible.module_utils.sparklanes.weights.home import way
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, dies_with_us, need_rsync
 
@@ -49,7 +50,7 @@ Watch = Callable[[], bool | None]
 
 
 def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[str], run: Path, log: Path, chroot: bool) -> str:
-    """rsyncd.conf(5). Values that a config line could be broken with are refused."""
+    """rsyncd.conf(5). Values that a config line could be broken with are refused, and so is a root that holds more than a model."""
     listen = ipaddress.ip_address(address)
     peers = sorted({str(ipaddress.ip_network(peer, strict=False)) for peer in allow})
     if not peers:
@@ -68,7 +69,6 @@ def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[
         "timeout = 120",
         "max connections = 256",
         f"socket options = {SOCKET_OPTIONS}",
-        # The models may belong to anyone; what is lent is only read.
         f"uid = {os.geteuid()}",
         f"gid = {os.getegid()}",
         "auth users = stage-*",
@@ -79,8 +79,19 @@ def config(exports: Mapping[str, str], address: str, port: int, allow: Sequence[
     for name, path in sorted(exports.items()):
         if not name.isidentifier() or any(letter in path for letter in "\n\r%\\") or path != path.strip():
             raise StagingError(f"{path!r} can't be lent: its name would break the daemon's configuration")
+        if len(Path(path).parts) < 3:
+            raise StagingError(f"{path} can't be lent: it is no folder of a model")
         lines += ["", f"[{name}]", f"path = {path}"]
+        # As whoever could put something else in its place: more than they may read is not lent.
+        if chroot and (reader := reader_of(Path(path))):
+            lines += [f"uid = {reader[0]}", f"gid = {reader[1]}"]
     return "\n".join(lines) + "\n"
+
+
+def reader_of(root: Path) -> tuple[int, int] | None:
+    """As whom a folder is read; None: as whoever we are."""
+    with way(root) as found:
+        return found.reader
 
 
 def add_secret(run: Path, secret: str) -> None:

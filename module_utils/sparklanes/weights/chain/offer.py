@@ -23,6 +23,7 @@ from ansible.module_utils.sparklanes.common.files import read_json, write_atomic
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.jobs.state import State, process_alive
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
+from ansible.module_utils.sparklanes.weights.home import Home, LeadsAway
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError
 
 SCHEMA = "sparklanes-offer/2"
@@ -101,31 +102,38 @@ def secrets_of(run: Path) -> list[str]:
     return [line.partition(":")[2] for line in (run / "secrets").read_text().splitlines()]
 
 
-def export_root(folder: Path, names: Sequence[str]) -> Path:
-    """The folder to export: the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
-    real = {str((folder / name).resolve().parent) for name in names if (folder / name).is_symlink()}
-    plain = [str(folder.resolve())] if len(names) == 0 or any(not (folder / name).is_symlink() for name in names) else []
-    return Path(os.path.commonpath([*real, *plain]))
+def export_root(folder: Path, names: Sequence[str]) -> tuple[Path, dict[str, str]]:
+    """(the folder to export, where in it each file is): the model's own, or the one that holds what its links point at (a Hub cache's blobs)."""
+    with Home(folder) as home:
+        places = {name: home.place(name) for name in names}
+        linked = {place.parent for name, place in places.items() if place != home.real / name}
+        plain = {home.real} if not names or any(place == home.real / name for name, place in places.items()) else set()
+        root = Path(os.path.commonpath([*linked, *plain]))
+        if not root.is_relative_to(home.bound):
+            raise LeadsAway(f"{root} is not within {home.bound}", "Nothing of it is lent")
+    return root, {name: place.relative_to(root).as_posix() for name, place in places.items()}
 
 
-def offer(model: Model, store: ModelStore, work: Work, shared: bool = False) -> tuple[Offer, Path]:
-    """(what can be taken now, the folder to export). By the records and a look at each file; nothing is read.
+def offer(model: Model, store: ModelStore, work: Work, shared: bool = False) -> tuple[Offer, Path | None]:
+    """(what can be taken now, the folder to export, None: none yet). By the records and a look at each file; nothing is read.
 
     `shared`: files on a network file system may be lent, too. Else each Spark takes them from the server itself.
     """
     folder = Path(model.path)
     manifest = store.manifest()
     if manifest is None or not manifest.of(model):
-        return Offer(model.name, work=work), folder
+        return Offer(model.name, work=work), None
     records = store.records()
     mount = where(model.path)
     verified = assess(manifest, records, look(folder)).verified if shared or not (mount and mount.shared) else []
-    root = export_root(folder, verified)
-    files = {}
-    for name in verified:
-        record = records[name]
-        at = (folder / name).resolve().relative_to(root).as_posix() if (folder / name).is_symlink() or root != folder else name
-        files[name] = Content(record.size, record.sha256, at="" if at == name else at)
+    try:
+        root, places = export_root(folder, verified)
+    except FileNotFoundError:  # not there yet, or a file went a moment ago
+        return Offer(model.name, manifest, {}, work), None
+    files = {
+        name: Content(records[name].size, records[name].sha256, at="" if places[name] == name else places[name])
+        for name in verified
+    }
     return Offer(model.name, manifest, files, work), root
 
 
@@ -174,6 +182,7 @@ class Offers:
 
     def refresh(self) -> bool:
         """Show what is true now. Whether a folder to export is another one than before."""
+        (self.run / "nothing").mkdir(exist_ok=True)
         secrets = secrets_of(self.run)
         work = work_of(self.work_folder, self.boot, self.since)
         moved = False
@@ -182,6 +191,7 @@ class Offers:
             if self.shown.get(model.name) != (made, secrets):
                 write_atomically(self.run / "offers" / f"{model.name}.json", seal(made, secrets), 0o644)
                 self.shown[model.name] = (made, secrets)
+            root = root or self.run / "nothing"
             moved = moved or self.roots.get(model.name) != root
             self.roots[model.name] = root
         return moved

@@ -51,7 +51,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def _unless_gone(self, stderr: bool = False) -> Iterator[None]:
-        """Nobody reads any more (`| head`, a pager that was left, a terminal that is gone): the run goes on, its log has the rest.
+        """Where a stream takes no more (`| head`, a pager that was left, a terminal that is gone, a full disk): the run goes on, its log has the rest.
 
         Ansible would end there, or stand still for ever: a worker's line is written by a thread on whose end nobody looks.
         """
@@ -63,7 +63,7 @@ class Terminal:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, stream.fileno())
             os.close(nothing)
-            self.log.write(f"Nobody reads {stream.name} any more ({error.strerror}); what follows stands here alone.")
+            self.log.write(f"{stream.name} takes no more ({error.strerror}); what follows stands here alone.")
 
     @contextlib.contextmanager
     def ansible(self, muted: bool, colored: bool = False) -> Iterator[None]:

@@ -340,3 +340,14 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path, screen: str, errors
         going.kill()
     assert "the last word" in run.log
     assert "PLAY RECAP" in run.log
+
+
+def test_a_full_disk_under_the_output_ends_no_run_and_is_said_as_such(tmp_path: Path) -> None:
+    run = Run(tmp_path, [debug("much " * 20_000), debug("the last word", run_once=True)])
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            run.command, cwd=ROOT, env=run.environ, stdout=full, stderr=subprocess.DEVNULL, check=False, timeout=120
+        )
+    assert done.returncode == 0
+    assert "<stdout> takes no more (No space left on device)" in run.log
+    assert "the last word" in run.log

@@ -150,6 +150,15 @@ class Chain:
 
 
 @pytest.fixture
+def node(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """One Spark, whose jobs are detached processes."""
+    monkeypatch.setattr(jobs_runner, "SYSTEMD", tmp_path / "no-systemd")
+    made = Node(tmp_path / "s1", run_module, "s1")
+    yield made
+    made.end()
+
+
+@pytest.fixture
 def source(tmp_path: Path) -> Path:
     return checkpoint(tmp_path / "hub" / "acme" / "tiny", size=4096)
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -146,6 +147,14 @@ def lend_to_login(path: str | Path) -> None:
     user = os.environ.get("SUDO_UID", "")
     if user.isdigit() and os.geteuid() == 0:
         os.chown(path, int(user), -1, follow_symlinks=False)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a link, if it is there, or a folder with all in it. No link is followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def hash_file(path: Path) -> str:

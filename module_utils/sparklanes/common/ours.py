@@ -10,6 +10,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from ansible.module_utils.sparklanes.common import files
+
 MARK = ".sparklanes"
 
 
@@ -65,11 +67,7 @@ def remove(folder: Path, purpose: str) -> bool:
         return True
     # The mark goes last: what is half removed is still known as ours.
     for entry in folder.iterdir():
-        if entry.name == MARK:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+        if entry.name != MARK:
+            files.remove(entry)
     shutil.rmtree(folder)
     return True

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ansible.module_utils.sparklanes.common import again
 from ansible.module_utils.sparklanes.common.checks import FAIL, Check
+from ansible.module_utils.sparklanes.common.files import remove
 from ansible.module_utils.sparklanes.common.sizes import human_bytes
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.digest import Arrival, digest
@@ -239,13 +240,6 @@ def receive(context: Context, model: Model, name: str, content: Content, incomin
         f"{context.host}: {source.name} {why}."
         " Its copy or the way here is bad: verify the source (model_weights_verify: full) and the network"
     )
-
-
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def finish(context: Context, tracker: Tracker, outcome: Outcome) -> None:

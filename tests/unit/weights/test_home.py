@@ -8,13 +8,12 @@ import hashlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import platforms
 import pytest
-from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
@@ -29,8 +28,10 @@ from ansible.module_utils.sparklanes.weights.sources import MirrorSource
 from ansible.module_utils.sparklanes.weights.standing import standing
 from ansible.module_utils.sparklanes.weights.tools import own_folder
 from checkpoints import COMMIT, SECOND, checkpoint, hub_cache, model
-from conftest import RunModule, free_port
-from staging_nodes import Node
+from conftest import free_port
+from staging_nodes import Node, node
+
+__all__ = ["node"]  # a fixture
 
 SOMEBODY = 65534
 NAME, BODY = "sub/config.json", b"bits of the model\n"
@@ -322,14 +323,6 @@ def test_what_is_lent_is_never_more_than_the_model(tmp_path: Path) -> None:
     one, store = model(tmp_path / "none"), ModelStore(tmp_path / "staged", str(tmp_path / "none"))
     store.save_manifest(Manifest(one.repo, one.revision, {"a": Content(1, "a" * 64)}, "hub"))
     assert chain_offer.offer(one, store, chain_offer.Work())[1] is None, "a path that is not there yet may become anything"
-
-
-@pytest.fixture
-def node(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(jobs_runner, "SYSTEMD", tmp_path / "no-systemd")
-    made = Node(tmp_path / "s1", run_module, "s1")
-    yield made
-    made.end()
 
 
 @platforms.needs_root

@@ -15,22 +15,12 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.common.sums import write
-from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
 from ansible.module_utils.sparklanes.weights.model import StagingError
 from ansible.module_utils.sparklanes.weights.sources import listed
 from checkpoints import SECOND
-from conftest import RunModule
-from staging_nodes import Node, Start, hub, same, source
+from staging_nodes import Node, Start, hub, node, same, source
 
-__all__ = ["hub", "source"]  # fixtures
-
-
-@pytest.fixture
-def node(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    monkeypatch.setattr(jobs_runner, "SYSTEMD", tmp_path / "no-systemd")
-    made = Node(tmp_path / "s1", run_module, "s1")
-    yield made
-    made.end()
+__all__ = ["hub", "node", "source"]  # fixtures
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -38,8 +38,7 @@ def nodes(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
     made = [Node(tmp_path / name, run_module, name) for name in ("s1", "s2")]
     yield made
     for node in made:
-        for job in ("stage", "lend"):
-            jobs_runner.Jobs(lambda command: (0, "", ""), node.root / "jobs", systemd=False).stop(job)
+        node.end()
 
 
 def test_check_mode_on_a_virgin_node_gives_the_plan(nodes: list[Node]) -> None:

@@ -66,6 +66,16 @@ def stalled(answer: Mapping[str, Any], waited: float, limits: Limits) -> str:
     return ""
 
 
+def question(options: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the status module: of a job, that very run which was started or attached to. Pure."""
+    asked = dict(options["status_args"])
+    if options["status_module"] == "job_status":
+        asked = {"job": start.get("job"), "run": str(start.get("job_run") or ""), "wait": options["poll"], **asked}
+        if "jobs_dir" in options["args"]:
+            asked.setdefault("jobs_dir", options["args"]["jobs_dir"])
+    return asked
+
+
 def ending(start: Mapping[str, Any], answer: Mapping[str, Any], host: str, label: str) -> dict[str, Any]:
     """The task's result from what the first module said and the last status. Pure."""
     result = answer.get("result")
@@ -149,12 +159,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types
         following = bool(start.get("job") or options["status_args"])
         if start.get("failed") or self._task.check_mode or not following:
             return start
-        arguments = dict(options["status_args"])
-        if options["status_module"] == "job_status":
-            arguments.setdefault("job", start.get("job"))
-            arguments.setdefault("wait", options["poll"])
-            if "jobs_dir" in options["args"]:
-                arguments.setdefault("jobs_dir", options["args"]["jobs_dir"])
+        arguments = question(options, start)
         label = options["label"] or str(start.get("job") or options["status_module"])
         if start.get("job"):
             verb = "goes on, attached to it" if start.get("attached") else "started"
@@ -229,7 +234,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible has no types
             why = stalled(answer, last_seen - began, limits)
             if why:
                 text = f"{host}: {label}: {why}, last seen: {line or 'nothing'}."
-                text += " It was not stopped: see its log on the node, then run the same command to attach again"
+                log, stop = answer.get("log") or "its log", answer.get("stopped_by")
+                text += f" It was not stopped: see {log} on the node, then run the same command to attach again"
+                text += f", or stop it there first: {stop}" if stop else ""
                 return {**ending(start, answer, host, label), "failed": True, "stalled": True, "msg": text}
             # A status module that waits by itself has used the time already.
             time.sleep(max(0.0, poll - (last_seen - asked)))

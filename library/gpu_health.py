@@ -71,6 +71,10 @@ job:
   description: The job that was started or attached to. Its result has C(run), with the numbers, the samples and the blocks.
   type: str
   returned: when it measures
+job_run:
+  description: Which run of that job it is, as option C(run) of C(job_status) wants it.
+  type: str
+  returned: when it measures
 attached:
   description: Whether the job ran already.
   type: bool
@@ -168,7 +172,11 @@ def main() -> None:
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
-    if not jobs.status(gpu_measure.JOB).running:
+    try:
+        running = jobs.status(gpu_measure.JOB).running
+    except JobError as error:
+        module.fail_json(msg=f"The GPU was not loaded: {error}")
+    if not running:
         problem = gpu_measure.may_start()[0] or missing(module, docker)
         if problem:
             module.fail_json(msg=f"The GPU was not loaded: {problem}")
@@ -181,7 +189,7 @@ def main() -> None:
     except (JobError, OSError) as error:
         module.fail_json(msg=str(error))
     did = f"{'Started' if started else 'Attached to'} job {gpu_measure.JOB}"
-    module.exit_json(changed=started, actions=[did], job=gpu_measure.JOB, attached=not started)
+    module.exit_json(changed=bool(started), actions=[did], **started.told())
 
 
 if __name__ == "__main__":

@@ -11,12 +11,19 @@ module: job_status
 short_description: Say where a detached job stands
 description:
   - Reads the state of a job that another module started on this Spark. Starts, stops and changes nothing.
-  - A job that ended without a word (killed, node rebooted) is reported as failed, with the last lines of its log.
+  - A job that ended without a word (killed, node rebooted) is reported as failed, with the last lines of its log. So is one whose
+    result can't be read, and one in whose place another run of the same job was begun meanwhile.
+  - The module itself fails where nobody can say whether the job runs; ask again.
 options:
   job:
     description: The job's name, such as V(stage).
     type: str
     required: true
+  run:
+    description:
+      - The run of that job which is meant, as the module that started it returned it in C(job_run). Without it, the last one.
+    type: str
+    default: ''
   wait:
     description: Seconds to wait for its end before answering. Saves connections when polling.
     type: float
@@ -66,6 +73,14 @@ progress_age:
   description: Seconds since it last got on.
   type: float
   returned: always
+stopped_by:
+  description: What a person types on that Spark to stop it.
+  type: str
+  returned: while it runs
+log:
+  description: Where its output lies on that Spark.
+  type: str
+  returned: always
 state:
   description: All it says of itself (phase, file, done, total, rate, eta).
   type: dict
@@ -83,15 +98,48 @@ actions:
 
 import time
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError, Status
+
+REPLACED = "another run of job {job} was begun in its place, and removed what it left: how it ended is not known. Run the same command again"
+
+
+def answer(jobs: Jobs, status: Status, run: str) -> dict[str, Any]:
+    """What is known of one run of a job. `run`: its name, empty for whichever was the last."""
+    told = {
+        "running": status.running,
+        "finished": status.finished,
+        "job_failed": status.failed,
+        "error": status.error,
+        "progress": status.progress,
+        "heartbeat_age": status.heartbeat_age,
+        "progress_age": status.progress_age,
+        "state": dict(status.state),
+        "log": str(jobs.folder(status.job) / "log"),
+    }
+    result = jobs.result(status.job) if status.finished else None
+    if result is not None:
+        told["result"] = result
+    elif status.finished and not status.failed:
+        gone = f"it ended well, and what it found out can't be read any more ({jobs.folder(status.job)}/result.json)"
+        told |= {"job_failed": True, "error": f"{gone}. Run the same command again"}
+    if status.running:
+        told["stopped_by"] = jobs.stopped_by(status.job)
+    # Asked last: a run that is the last one now was so all the time.
+    if run and str((jobs.spec(status.job) or {}).get("run") or run) != run:
+        told = {**told, "running": False, "finished": True, "job_failed": True, "error": REPLACED.format(job=status.job)}
+        told.pop("result", None)
+    return told
 
 
 def main() -> None:
     module = AnsibleModule(
         {
             "job": {"type": "str", "required": True},
+            "run": {"type": "str", "default": ""},
             "wait": {"type": "float", "default": 0},
             "jobs_dir": {"type": "path", "default": "/var/lib/sparklanes/jobs"},
         },
@@ -102,26 +150,16 @@ def main() -> None:
         module.fail_json(msg=f"{name!r} is no job's name; it is a word such as stage")
     jobs = Jobs(module.run_command, Path(module.params["jobs_dir"]))
     limit = time.monotonic() + module.params["wait"]
-    status = jobs.status(name)
-    while status.running and time.monotonic() < limit:
-        time.sleep(0.2)
+    try:
         status = jobs.status(name)
+        while status.running and time.monotonic() < limit:
+            time.sleep(0.2)
+            status = jobs.status(name)
+    except JobError as error:
+        module.fail_json(msg=str(error))
     if not status.exists:
         module.fail_json(msg=f"there is no job {name} in {jobs.root}. Run the playbook that starts it")
-    answer = {
-        "running": status.running,
-        "finished": status.finished,
-        "job_failed": status.failed,
-        "error": status.error,
-        "progress": status.progress,
-        "heartbeat_age": status.heartbeat_age,
-        "progress_age": status.progress_age,
-        "state": dict(status.state),
-    }
-    result = jobs.result(name) if status.finished else None
-    if result is not None:
-        answer["result"] = result
-    module.exit_json(changed=False, actions=[], **answer)
+    module.exit_json(changed=False, actions=[], **answer(jobs, status, module.params["run"]))
 
 
 if __name__ == "__main__":

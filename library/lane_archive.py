@@ -81,6 +81,14 @@ job:
   description: Name of the job.
   returned: when it was started or attached to
   type: str
+job_run:
+  description: Which run of that job it is, as option C(run) of C(job_status) wants it.
+  returned: when it was started or attached to
+  type: str
+attached:
+  description: Whether the job ran already.
+  returned: when it was started or attached to
+  type: bool
 actions:
   description: What was done, or would be done in check mode, as sentences.
   returned: always
@@ -130,7 +138,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
     }
     jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
     began = jobs.start(JOB, archive_lane, args, writes=[parent])
-    return {"changed": True, "job": JOB, "attached": not began, "actions": [action], "image": args["image"]}
+    return {"changed": True, **began.told(), "actions": [action], "image": args["image"]}
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ options:
     type: str
     default: job_status
   status_args:
-    description: Its arguments. C(job_status) gets the job's name by itself.
+    description: Its arguments. C(job_status) gets the job's name, and which run of it is meant, by itself.
     type: dict
     default: {}
   poll:

@@ -197,9 +197,8 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     args = {key: params[key] for key in keys} | {"addresses": addresses, "offers": SCHEMA}
     limit = rate_limit(bool(occupied.look().holder()), params["rate_mib"], params["serving_rate_mib"])
     args["rate_kib"] = max(1, limit * 1024 // max(1, params["connections"])) if limit else 0
-    present = jobs.spec(JOB)
-    if jobs.status(JOB).running and present and not joins(args, present["args"]):
-        jobs.stop(JOB)  # Left by another staging, of other models or for other Sparks.
+    if jobs.status(JOB).running and not joins(args, (jobs.spec(JOB) or {}).get("args") or {}):
+        jobs.stop(JOB)  # Left by another staging, of other models or for other Sparks, or it can't be known for whom.
     began = jobs.start(
         JOB,
         lend_models,
@@ -224,7 +223,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
     if not began:
         add_secret(run, params["secret"])
     done = "lends" if began else "already lent"
-    return {"changed": began, "actions": [f"{done} {', '.join(names)} on {address} port {port}"], **answer}
+    return {"changed": bool(began), "actions": [f"{done} {', '.join(names)} on {address} port {port}"], **answer}
 
 
 def main() -> None:

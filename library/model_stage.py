@@ -268,6 +268,10 @@ job:
   description: The job that was started or attached to.
   type: str
   returned: when there is one
+job_run:
+  description: Which run of that job it is, as option C(run) of C(job_status) wants it.
+  type: str
+  returned: when there is a job
 attached:
   description: Whether the job ran already.
   type: bool
@@ -516,8 +520,7 @@ class Stage:
         name = self.jobs.unit(JOB)
         return {
             "changed": True,
-            "job": JOB,
-            "attached": not began,
+            **began.told(),
             "actions": [f"{'started' if began else 'attached to'} job {JOB} ({name})"],
         }
 

@@ -89,6 +89,7 @@ from ansible.module_utils.sparklanes.docker.containers import Docker, DockerErro
 from ansible.module_utils.sparklanes.docker.registry import STORE, stale_certificates
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
 from ansible.module_utils.sparklanes.release.store import Store, alone, unreadable_lock, unreadable_state, unreferenced
 from ansible.module_utils.sparklanes.weights.folder import IN_PLACE
@@ -116,7 +117,10 @@ class Prune:
                     f"'{transaction.phase}'). Wait for it, or run playbooks/recover.yml; nothing was removed"
                 )
         jobs = Jobs(self.module.run_command, self.root / "jobs")
-        busy = [entry.name for entry in folders(jobs.root) if jobs.status(entry.name).running]
+        try:
+            busy = [entry.name for entry in folders(jobs.root) if jobs.status(entry.name).running]
+        except JobError as error:
+            self.module.fail_json(msg=f"{error}; nothing was removed")
         if busy:
             self.module.fail_json(
                 msg=f"job {', '.join(busy)} runs here, and what it stages or reads is referred to by no release yet. "

@@ -183,6 +183,10 @@ job:
   description: The job that was started or attached to.
   type: str
   returned: with O(detach)
+job_run:
+  description: Which run of that job it is, as option C(run) of C(job_status) wants it.
+  type: str
+  returned: with O(detach)
 attached:
   description: Whether the job ran already.
   type: bool
@@ -198,6 +202,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common.files import hash_file
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
@@ -234,11 +239,14 @@ SCORING = ("base_url", "model", "build_corpus", "runs", "engine", "result_path",
 def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     params = module.params
     secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
+    if params["corpus"]:
+        # A path stays the same where the bank at it is another one, and who scores that is not to be attached to.
+        args = {**args, "corpus_sha256": hash_file(Path(params["corpus"]))}
     started = Jobs(module.run_command, Path(params["jobs_dir"])).start(
         params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
     )
     did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"
-    module.exit_json(changed=started, actions=[did], job=params["job"], attached=not started)
+    module.exit_json(changed=bool(started), actions=[did], **started.told())
 
 
 def here(module: AnsibleModule, args: dict[str, Any]) -> None:

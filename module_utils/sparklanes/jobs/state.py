@@ -116,11 +116,31 @@ class Status:
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
-def judge(job: str, state: State | None, alive: bool, now: float, boot: str, log: str = "", started: bool = True) -> Status:
-    """Whether a job runs, ended, or died without a word. `started`: there is such a job at all. Pure."""
+def judge(
+    job: str,
+    state: State | None,
+    alive: bool,
+    now: float,
+    boot: str,
+    log: str = "",
+    started: bool = True,
+    unread: str = "",
+    quiet: float = 0.0,
+) -> Status:
+    """Whether a job runs, ended, or died without a word. `started`: there is such a job at all. Pure.
+
+    unread: why its state, which is there, tells nothing. quiet: seconds since the last sign of life of a job that runs and tells nothing.
+    """
+    if state is not None and alive and not state.finished and state.boot != boot:
+        # What is alive is of this boot, so this is not what it says of itself.
+        state, unread = None, "it is of another boot"
     if state is None:
         if alive:
-            return Status(job, exists=True, running=True, progress="starting")
+            line = f"it runs, and its state.json tells nothing ({unread})" if unread else "starting"
+            return Status(job, exists=True, running=True, progress=line, heartbeat_age=quiet)
+        if unread:
+            error = f"it ended, and how can't be known, as its state.json tells nothing ({unread}). Last lines: {log or 'none'}"
+            return Status(job, True, finished=True, failed=True, error=error)
         if started:
             return Status(job, True, finished=True, failed=True, error=f"it ended at its start: {log or 'it said nothing'}")
         return Status(job)
@@ -148,15 +168,16 @@ def tail(path: Path, lines: int = 5) -> str:
     return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
 
 
-def process_alive(pid: int, folder: Path, proc: Path = Path("/proc")) -> bool:
+def process_alive(pid: int, folder: Path, proc: Path = Path("/proc"), starting: bool = True) -> bool:
     """Whether this pid still is the job of that folder (pids are used again).
 
     In the middle of its execve a process has no words yet, though who started it was already told that it runs. A zombie has none
-    either, nor has a thread of the kernel (flag PF_KTHREAD of include/linux/sched.h).
+    either, nor has a thread of the kernel (flag PF_KTHREAD of include/linux/sched.h), nor a stranger that hides its own: so without
+    words it is the job only while that is `starting`, which has written no state.
     """
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
-        if words == [b""]:
+        if words == [b""] and starting:
             stat = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
             return stat[0] not in ("Z", "X") and not int(stat[6]) & 0x00200000
     except (OSError, IndexError, ValueError):

@@ -45,6 +45,14 @@ def test_a_good_end_is_the_jobs_result() -> None:
     }
 
 
+def test_the_run_that_was_started_is_the_one_that_is_asked_for() -> None:
+    options = {"status_module": "job_status", "status_args": {}, "args": {"jobs_dir": "/j"}, "poll": 5}
+    asked = long_job.question(options, {"job": "stage", "job_run": "r1"})
+    assert asked == {"job": "stage", "run": "r1", "wait": 5, "jobs_dir": "/j"}
+    assert long_job.question(options, {"job": "stage"})["run"] == "", "of a module that names none, the last run"
+    assert long_job.question({**options, "status_module": "rank_info", "status_args": {"a": 1}}, {}) == {"a": 1}
+
+
 def test_a_bad_end_names_the_host_once() -> None:
     assert long_job.ending(START, {"job_failed": True, "error": "disk full"}, "s1", "stage")["msg"] == "s1: stage: disk full"
     assert long_job.ending(START, {"job_failed": True, "error": "s1: disk full"}, "s1", "stage")["msg"] == "s1: disk full"
@@ -117,6 +125,12 @@ def test_a_stall_fails_and_says_that_the_job_was_left_alone(follow: Follower) ->
     result = follow([running("10 %"), running("10 %", progress_age=400)])
     assert (result["failed"], result["stalled"]) == (True, True)
     assert result["msg"].startswith("s1: stage: no progress for 400 s (limit 300 s), last seen: 10 %. It was not stopped")
+    named = running("10 %", progress_age=400, log="/jobs/stage/log", stopped_by="systemctl stop x.service")
+    text = follow([named])["msg"].partition("It was not stopped: ")[2]
+    assert (
+        text
+        == "see /jobs/stage/log on the node, then run the same command to attach again, or stop it there first: systemctl stop x.service"
+    )
 
 
 def test_a_deadline_counts_from_the_first_look(follow: Follower) -> None:

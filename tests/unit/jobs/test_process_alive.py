@@ -40,3 +40,8 @@ def test_a_pid_is_the_job(tmp_path: Path, cmdline: bytes, stat: str, alive: bool
 
 def test_a_pid_that_is_gone_is_not(tmp_path: Path) -> None:
     assert not process_alive(7, FOLDER, tmp_path)
+
+
+def test_a_job_that_has_written_its_state_has_words(tmp_path: Path) -> None:
+    """Who has its number and hides its own words is somebody else."""
+    assert not process_alive(7, FOLDER, proc(tmp_path, b"", "7 (python3) S 1 7 7 0 -1 4194304 0"), starting=False)

@@ -144,7 +144,9 @@ def test_a_second_start_attaches(node: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     assert node.start("j", work, {"gate": str(gate)})
     assert not node.start("j", work, {"gate": str(gate)})
-    with pytest.raises(JobError, match="is running with other arguments: wait for it, or stop it with `systemctl stop"):
+    with pytest.raises(
+        JobError, match=r"is running with other arguments \(gate\). Wait for its end, or stop it with `kill -TERM -- -\d+`"
+    ):
         node.start("j", work, {"gate": "another"})
     assert not node.start("j", work, {"gate": "another"}, same=lambda running: running["gate"] == str(gate))
     gate.touch()

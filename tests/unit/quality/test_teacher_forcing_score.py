@@ -11,7 +11,7 @@ import pytest
 import sparklanes as filters  # filter_plugins/sparklanes.py
 import teacher_forcing_score
 from ansible.module_utils.sparklanes.jobs.reporter import JobFunction, name_of
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, Started
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing.score import dump, given, load, run
@@ -246,21 +246,23 @@ def test_module_starts_a_job(
 ) -> None:
     started: list[tuple[Any, ...]] = []
 
-    def start(self: Jobs, job: str, function: JobFunction, args: Any, secrets: Any = None, **more: Any) -> bool:
+    def start(self: Jobs, job: str, function: JobFunction, args: Any, secrets: Any = None, **more: Any) -> Started:
         started.append((job, function, args, secrets))
-        return True
+        return Started(job, "r1", True)
 
     monkeypatch.setattr(Jobs, "start", start)
-    result = run_module(
-        teacher_forcing_score,
-        {"base_url": "http://h:1", "api_key": "k", "corpus": "/bank.json", "result_path": "/r.json", "detach": True,
-         "jobs_dir": str(tmp_path)},
-    )  # fmt: skip
-    assert (result["job"], result["attached"], result["changed"]) == ("score", False, True)
+    path = tmp_path / "bank.json"
+    path.write_text("one bank")
+    options = {"base_url": "http://h:1", "api_key": "k", "corpus": str(path), "result_path": "/r.json", "detach": True}
+    result = run_module(teacher_forcing_score, {**options, "jobs_dir": str(tmp_path)})
+    assert (result["job"], result["job_run"], result["attached"], result["changed"]) == ("score", "r1", False, True)
     job, function, args, secrets = started[0]
     assert (job, name_of(function), secrets) == ("score", "quality.teacher_forcing.score:job", {"api_key": "k"})
-    assert args["corpus"] == "/bank.json"
+    assert args["corpus"] == str(path)
     assert "api_key" not in args
+    path.write_text("another bank at the same place")
+    run_module(teacher_forcing_score, {**options, "jobs_dir": str(tmp_path)})
+    assert started[1][2] != args, "who scores the first bank would be attached to"
 
 
 # --- filters ------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import site as lane_site
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
+from ansible.module_utils.sparklanes.quality import records as quality_records
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
-from ansible.module_utils.sparklanes.quality.teacher_forcing import score as teacher_forcing_score
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
 from ansible.module_utils.sparklanes.rank import boot as rank_boot
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
@@ -392,7 +392,7 @@ def read_given(data: Given, what: str) -> Mapping[str, Any]:
     """A bank or record, or the path of a file that holds it on the controller: they are megabytes."""
     if isinstance(data, str):
         try:
-            data = teacher_forcing_score.load(str(data))
+            data = quality_records.load(str(data))
         except (OSError, ValueError) as error:
             raise AnsibleFilterError(f"the {what} {data} can't be read: {error}") from error
     if not isinstance(data, Mapping):
@@ -432,9 +432,7 @@ def teacher_forcing_bank(
         noise = teacher_forcing_report.floor_report(made)
     except (ValueError, KeyError) as error:
         raise AnsibleFilterError(f"no bank can be made: {error}") from error
-    return (
-        {**noise, "path": str(path), "bytes": teacher_forcing_score.dump(str(path), made)} if path else {**made, "noise": noise}
-    )
+    return {**noise, "path": str(path), "bytes": quality_records.dump(str(path), made)} if path else {**made, "noise": noise}
 
 
 def bank_checks(lane: Mapping[str, Any], path: str, deployment: str, limits: Mapping[str, Any] | None = None) -> list[Check]:
@@ -443,7 +441,7 @@ def bank_checks(lane: Mapping[str, Any], path: str, deployment: str, limits: Map
         return []
     bank, problem = None, ""
     try:
-        bank = teacher_forcing_score.load(path)
+        bank = quality_records.load(path)
     except (OSError, ValueError) as error:
         problem = str(error)
     return gates_forcing.bank_checks(deployment, path, bank, problem, lane, lane_schema.plain(limits))

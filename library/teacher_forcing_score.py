@@ -206,7 +206,8 @@ from ansible.module_utils.sparklanes.common.files import hash_file
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.quality.teacher_forcing.score import JOB, Progress, Silent, job, run
+from ansible.module_utils.sparklanes.quality.records import Progress, Silent
+from ansible.module_utils.sparklanes.quality.teacher_forcing.score import JOB, job, run
 
 BUILD: dict[str, Any] = {
     "source": {"type": "dict", "required": True},

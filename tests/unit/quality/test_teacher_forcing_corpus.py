@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sparklanes as filters  # filter_plugins/sparklanes.py
+from ansible.module_utils.sparklanes.quality import texts
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
 from ansible.module_utils.sparklanes.quality.teacher_forcing import corpus as teacher_forcing_corpus
 from conftest import ROOT
@@ -121,20 +122,20 @@ def test_a_prompt_that_does_not_fit_is_said(source: dict[str, Any]) -> None:
 
 
 def test_text_is_varied_and_reproducible(source: dict[str, Any]) -> None:
-    text = teacher_forcing_corpus.compose(source["text"], 40_000, 5)
-    assert text == teacher_forcing_corpus.compose(source["text"], 40_000, 5)
-    assert text != teacher_forcing_corpus.compose(source["text"], 40_000, 6)
+    text = texts.compose(source["text"], 40_000, 5)
+    assert text == texts.compose(source["text"], 40_000, 5)
+    assert text != texts.compose(source["text"], 40_000, 6)
     lines = Counter(sentence.strip() for sentence in text.split(". ") if len(sentence) > 20)
     assert lines.most_common(1)[0][1] <= 3
     assert "<" not in text
 
 
-@pytest.mark.parametrize("kind", teacher_forcing_corpus.CLASSES)
+@pytest.mark.parametrize("kind", texts.CLASSES)
 def test_every_slot_of_the_shipped_text_is_filled(source: dict[str, Any], kind: str) -> None:
     part = source[kind]
     draw = random.Random(1)
     for template in part["templates"]:
-        text = teacher_forcing_corpus.fill(template, part["words"], draw)
+        text = texts.fill(template, part["words"], draw)
         for slot in ("number", "code", "time", *part["words"]):
             assert f"<{slot}>" not in text
 

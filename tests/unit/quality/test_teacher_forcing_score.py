@@ -13,8 +13,9 @@ import teacher_forcing_score
 from ansible.module_utils.sparklanes.jobs.reporter import JobFunction, name_of
 from ansible.module_utils.sparklanes.jobs.runner import Jobs, Started
 from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.quality.records import dump, load
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
-from ansible.module_utils.sparklanes.quality.teacher_forcing.score import dump, given, load, run
+from ansible.module_utils.sparklanes.quality.teacher_forcing.score import given, run
 from conftest import RunModule
 from fake_engine import FakeEngine
 

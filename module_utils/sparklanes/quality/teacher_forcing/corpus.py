@@ -2,23 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a corpus for teacher forcing: our own text, tokenised once by the reference, banked as ids.
 
-Text is passages and sentences filled from word lists by a seeded generator: natural enough to be read, and
-with names, numbers and codes that nobody can guess, as those are the tokens on which an error shows.
 Lengths follow what breaks at which length: 2,048 (a sparse indexer that keeps 2,048 tokens does nothing
 below), more than 4,000 between a span and its copy, and the largest prefill chunk.
 """
 
 from __future__ import annotations
 
-import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as teacher_forcing_bank
+from ansible.module_utils.sparklanes.quality.texts import Texts, Tokenizer, compose
 
-CLASSES = ("text", "code", "cjk", "tools")
 # (class, tokens) where the lane has room for them.
 LADDER = (
     ("text", 700),
@@ -37,14 +33,11 @@ SMALL_ROOM = 2200
 COPY_TOKENS, COPY_GAP, COPY_SPAN = 6000, 4200, 300
 CANARY_TOKENS = (400, 700)  # CUDA graphs are captured up to 512 by default
 CHAT_TOKENS = 200
-CHARS_PER_TOKEN = 7  # more than any tokenizer needs for prose; the text grows where it is too short
 TOKENIZER_TEXT = 'Pack 17 crates: naïve façade, 数据库 데이터 データ, snake_case(x) == 3.14159; \t"quoted" — end.\n'
 
 
-class Tokenizer(Protocol):
-    """What the builder asks of an engine (engine_api.Engine has it)."""
-
-    def tokenize(self, model: str, text: str, add_special_tokens: bool = True) -> list[int]: ...
+class Chatter(Tokenizer, Protocol):
+    """What the builder asks of an engine besides."""
 
     def tokenize_chat(
         self, model: str, messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any] | None = None
@@ -94,52 +87,11 @@ def lengths(plan: Plan) -> list[tuple[str, int]]:
     return [(kind, plan.fit(tokens)) for kind, tokens in wanted]
 
 
-def compose(part: Mapping[str, Any], chars: int, seed: int) -> str:
-    """At least `chars` characters of one class: its passages in a seeded order, and filled sentences between and after."""
-    draw = random.Random(seed)
-    passages = list(part.get("passages") or [])
-    draw.shuffle(passages)
-    templates, words = list(part.get("templates") or []), part.get("words") or {}
-    if not passages and not templates:
-        raise ValueError("this class of the source has neither passages nor templates")
-    pieces: list[str] = []
-    size = 0
-    while size < chars:
-        if passages:
-            pieces.append(passages.pop().strip())
-            size += len(pieces[-1])
-        elif not templates:
-            # Nothing to fill: the text repeats itself, and its end is easy to guess. Only short classes do that.
-            passages = list(part["passages"])
-        if templates:
-            pieces.append(" ".join(fill(draw.choice(templates), words, draw) for _ in range(draw.randint(4, 7))))
-            size += len(pieces[-1])
-    return "\n\n".join(pieces)
-
-
-def fill(template: str, words: Mapping[str, Sequence[str]], draw: random.Random) -> str:
-    """A template with its <slots> filled: a list of that name, or <number>, <code>, <time>."""
-
-    def one(slot: re.Match[str]) -> str:
-        name = slot[1]
-        if name in words:
-            return str(draw.choice(list(words[name])))
-        if name == "number":
-            return str(draw.choice((draw.randint(2, 99), draw.randint(100, 9999))))
-        if name == "code":
-            return "".join(draw.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(6))
-        if name == "time":
-            return f"{draw.randint(0, 23):02d}:{draw.randint(0, 59):02d}"
-        return slot[0]
-
-    return re.sub(r"<(\w+)>", one, template)
-
-
 @dataclass
 class Builder:
     """Builds one corpus with one engine."""
 
-    engine: Tokenizer
+    engine: Chatter
     model: str
     source: Mapping[str, Any]
     plan: Plan
@@ -177,17 +129,7 @@ class Builder:
         }
 
     def ids(self, kind: str, tokens: int, salt: int, special: bool = True) -> list[int]:
-        """Exactly `tokens` ids of text of this class."""
-        part = self.source.get(kind)
-        if not part:
-            raise ValueError(f"the source of the corpus has no class {kind!r}; it needs {', '.join(CLASSES)} and chat")
-        chars = tokens * CHARS_PER_TOKEN
-        for _ in range(4):
-            ids = self.engine.tokenize(self.model, compose(part, chars, self.plan.seed + salt), add_special_tokens=special)
-            if len(ids) >= tokens:
-                return ids[:tokens]
-            chars *= 2
-        raise ValueError(f"{chars} characters of {kind} gave only {len(ids)} tokens, {tokens} were wanted")
+        return Texts(self.engine, self.model, self.source, self.plan.seed).ids(kind, tokens, salt, special)
 
     def copy(self) -> dict[str, Any]:
         """A span that nobody can guess, and far behind it the same span: only who attends that far is sure of it.

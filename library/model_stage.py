@@ -105,10 +105,12 @@ options:
     description: Send O(token) to an O(endpoint) without TLS that is not this machine. Anybody on the way can read it.
     type: bool
     default: false
-  hub_version:
-    description: Version of C(huggingface_hub) in the virtual environment that is made on the fetching Spark.
+  hub_lock:
+    description: >-
+      Text of the lock of C(huggingface_hub), of which a virtual environment is made on the fetching Spark: each package with its version and
+      the hashes of its files, as C(script/lock) writes it. Needed where O(source=hub) has to fetch.
     type: str
-    default: 2.4.0
+    default: ''
   pip_args:
     description: Further arguments of C(pip install) for it, for instance an index of the site. A password in them is refused, see O(pip_env).
     type: list
@@ -292,9 +294,9 @@ from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.jobs.runner import Jobs
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights import pip
+from ansible.module_utils.sparklanes.weights import hub_client, pip
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, incoming_of
-from ansible.module_utils.sparklanes.weights.hub import REPO, SITE_VARIABLES, token_refusal
+from ansible.module_utils.sparklanes.weights.hub import REPO, SITE_VARIABLES, HubError, token_refusal
 from ansible.module_utils.sparklanes.weights.model import Model, StagingError
 from ansible.module_utils.sparklanes.weights.pace import rate_limit, tighter
 from ansible.module_utils.sparklanes.weights.plan import plan, speed_of
@@ -327,7 +329,7 @@ OPTIONS: dict[str, Any] = {
     "endpoint": {"type": "str", "default": "https://huggingface.co"},
     "token": {"type": "str", "no_log": True},
     "token_over_http": {"type": "bool", "default": False, "no_log": False},
-    "hub_version": {"type": "str", "default": "2.4.0"},
+    "hub_lock": {"type": "str", "default": ""},
     "pip_args": {"type": "list", "elements": "str", "default": []},
     "pip_env": {"type": "dict", "default": {}, "no_log": True},
     "hub_env": {"type": "dict", "default": {}},
@@ -472,6 +474,7 @@ class Stage:
                     )
                 continue
             if source == "hub":
+                hub_client.read(self.params["hub_lock"])
                 one.model.needs_commit()
                 if not REPO.fullmatch(one.model.repo):
                     raise StagingError(f"{one.model.name}: {one.model.repo!r} is no repository; it is like org/name")
@@ -498,7 +501,7 @@ class Stage:
             "staged_dir": str(self.staged_dir),
             "hub": {
                 "endpoint": params["endpoint"],
-                "version": params["hub_version"],
+                "lock": params["hub_lock"],
                 "pip_args": params["pip_args"],
                 "venvs_dir": params["venvs_dir"],
             },
@@ -551,7 +554,7 @@ def main() -> None:
     module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=NEEDED)
     try:
         result = Stage(module)()
-    except (StagingError, JobError) as error:
+    except (StagingError, JobError, HubError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'the disk'}: {error.strerror}. Check the disk and its mount")

@@ -189,14 +189,15 @@ def engine_config(light: bool) -> dict[str, object]:
     }
 
 
-def node_wheels(clone: Clone, program: str, requirements: list[str]) -> Path:
+def node_wheels(clone: Clone, program: str, lock: Path) -> Path:
     """Wheels for the nodes, which have no way out: fetched by this machine's pip, served to theirs as find-links."""
-    out = clone.cache / f"wheels-{content_key(*requirements, python_tag())}"
+    out = clone.cache / f"wheels-{content_key(lock, python_tag())}"
     if not out.exists():
         part = clone.tmp / "wheels"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        command = [program, "download", "--progress-bar=off", "--only-binary=:all:", f"--dest={part}", *requirements]
+        command = [program, "download", "--progress-bar=off", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+        command += [f"--requirement={lock}", f"--dest={part}"]
         logged(command, clone.log / "wheels.log", env=pip_environment(clone))
         part.rename(out)
     return out

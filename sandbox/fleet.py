@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import io
 import json
-import re
 import shutil
 import tarfile
 import time
@@ -25,6 +24,8 @@ from sandbox.shell import SandboxError, attempt, builders, capture, say, step, w
 
 MODEL = "sparklanes/tiny"
 HERE = Path(__file__).parent
+# What roles install with pip on a node: the Hub's client, by the role's own lock, so that the hashes fit.
+NODE_LOCK = HERE.parent / "roles/model_weights/files/hub.lock"
 
 
 @contextmanager
@@ -46,18 +47,9 @@ def keys(light: bool, names: list[str]) -> dict[str, str]:
         "node": content_key(HERE / "node", HERE / "emulated", debian.NODE_PACKAGES),
         "engine": engine_image.image_key(light),
         "model": content_key(HERE / "model.py", HERE / "corpus.txt"),
-        "wheels": content_key(*node_requirements()),
+        "wheels": content_key(NODE_LOCK),
         "nodes": " ".join(names),
     }
-
-
-def node_requirements() -> list[str]:
-    """What roles install with pip on a node: the Hub's client, in the version that the role pins."""
-    for path in (HERE.parent / "roles/model_weights/defaults/main.yml", HERE.parent / "library/model_stage.py"):
-        found = re.search(r"""hub_version["']?:.*?["']?(\d+\.\d+\.\d+)""", path.read_text() if path.exists() else "")
-        if found:
-            return [f"huggingface_hub=={found.group(1)}"]
-    raise SandboxError("Neither roles/model_weights nor library/model_stage.py names the version of huggingface_hub.")
 
 
 def prepare(clone: Clone) -> str:
@@ -156,7 +148,7 @@ def build(clone: Clone, engine: Containers, state: State, names: list[str], ligh
     def small_things(program: Future[str]) -> tuple[Path, Path]:
         make_keys(clone)
         make_model(clone)
-        return debian.registry_program(clone), engine_image.node_wheels(clone, program.result(), node_requirements())
+        return debian.registry_program(clone), engine_image.node_wheels(clone, program.result(), NODE_LOCK)
 
     with ThreadPoolExecutor(max_workers=5) as pool, all_or_nothing():
         key = pool.submit(node_image)

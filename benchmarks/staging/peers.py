@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
+from ansible.module_utils.sparklanes.weights import hub_client
 
 from benchmarks.staging.chain import LINK, NODES, ROOT, free_port
 
@@ -37,7 +37,7 @@ def call(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Client:
-    """The Hub's own client in the version that the role pins."""
+    """The Hub's own client, as the role installs it."""
 
     venv: Path
     endpoint: str
@@ -45,12 +45,11 @@ class Client:
 
     @classmethod
     def make(cls, endpoint: str, revision: str) -> Client:
-        defaults = yaml.safe_load((ROOT / "roles/model_weights/defaults/main.yml").read_text(encoding="utf-8"))
-        version = str(defaults["model_weights_hub_version"])
-        venv = ROOT / ".sandbox/cache" / f"hub-{version}"
+        lock = hub_client.read((ROOT / "roles/model_weights/files/hub.lock").read_text(encoding="utf-8"))
+        venv = ROOT / ".sandbox/cache" / lock.name
         venv.parent.mkdir(parents=True, exist_ok=True)
         try:
-            weights_hub.ensure_client(venv, version, [], call, sys.executable)
+            hub_client.ensure(venv, lock, [], call, sys.executable)
         except weights_hub.HubError as error:
             raise Missing(f"no Hub client: {error}") from error
         return cls(venv, endpoint, revision)

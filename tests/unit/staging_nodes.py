@@ -21,9 +21,11 @@ import model_lend
 import model_stage
 import pytest
 from ansible.module_utils.sparklanes.jobs import runner as jobs_runner
+from ansible.module_utils.sparklanes.weights import hub_client
 from checkpoints import checkpoint
 from conftest import ROOT, RunModule, free_port
 
+LOCK = f"huggingface-hub==2.4.0 --hash=sha256:{'0' * 64}\n"
 CLIENT = """#!/usr/bin/env python3
 import os, sys, urllib.request
 _, _, revision, folder, _, repo, file = sys.argv
@@ -47,11 +49,12 @@ class Node:
         self.address = address
         self.jobs = jobs_runner.Jobs(lambda command: (0, "", ""), root / "jobs", systemd=False)
         self.path = root / "models" / "tiny"
-        hf = root / "venvs" / "hub-2.4.0" / "bin" / "hf"
+        lock = hub_client.read(LOCK)
+        hf = root / "venvs" / lock.name / "bin" / "hf"
         hf.parent.mkdir(parents=True)
         hf.write_text(CLIENT)
         hf.chmod(0o755)
-        (hf.parents[1] / "sparklanes-ready").write_text("huggingface_hub==2.4.0\n")
+        (hf.parents[1] / "sparklanes-ready").write_text(lock.digest)
 
     def places(self, *names: str) -> dict[str, str]:
         return {f"{name}_dir": str(self.root / name) for name in names}
@@ -61,7 +64,7 @@ class Node:
 
     def ask(self, revision: str, check: bool = False, guards: dict[str, Any] | None = None, **args: Any) -> dict[str, Any]:
         models = [self.model(revision, **(guards or {}))]
-        common = {"host": self.name, "reserve_gib": 0, "workers": 2, **self.places("staged", "jobs", "venvs")}
+        common = {"host": self.name, "reserve_gib": 0, "workers": 2, "hub_lock": LOCK, **self.places("staged", "jobs", "venvs")}
         return self.run_module(model_stage, {"models": models, **common, **args}, check=check)
 
     def status(self, **args: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ REMOVED: dict[str, tuple[str, str]] = {
     "fabric_bandwidth_deployment": _DEPLOYMENT,
     "gates_deployment": _DEPLOYMENT,
     "model_weights_deployment": _DEPLOYMENT,
+    "model_weights_hub_version": ("0.3.0", "model_weights_hub_lock"),  # a lock of your own: script/lock FILE.in
     "rank_deployment": _DEPLOYMENT,
     "reboot_deployment": _DEPLOYMENT,
 }

@@ -2,21 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Hugging Face Hub: what a repository holds at a commit, and one file of it by the Hub's own client.
 
-The list comes from one plain request. The bytes come through `huggingface_hub`, pinned in a virtual environment
-of its own: it knows the Hub's storage back ends, its retries and its tokens. What it delivers is never trusted
-(it reports success for wrong bytes under the right ETag); stage.py hashes every file.
+The list comes from one plain request. The bytes come through `huggingface_hub`, locked in a virtual environment
+of its own (hub_client.py): it knows the Hub's storage back ends, its retries and its tokens. What it delivers is never
+trusted (it reports success for wrong bytes under the right ETag); stage.py hashes every file.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -213,27 +212,3 @@ def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str,
 
 def download_command(venv: Path, repo: str, revision: str, file: str, folder: Path) -> list[str]:
     return [str(venv / "bin" / "hf"), "download", f"--revision={revision}", f"--local-dir={folder}", "--", repo, file]
-
-
-Run = Callable[[Sequence[str], Mapping[str, str]], tuple[int, str]]
-
-
-def ensure_client(venv: Path, version: str, pip_args: Sequence[str], run: Run, python: str) -> bool:
-    """Have exactly this version of the client in the virtual environment. True where it was made.
-
-    The marker is written last: an environment whose making was interrupted is made anew.
-    """
-    marker = venv / "sparklanes-ready"
-    wanted = f"huggingface_hub=={version}"
-    if marker.is_file() and marker.read_text().strip() == wanted and (venv / "bin" / "hf").exists():
-        return False
-    marker.unlink(missing_ok=True)
-    code, output = run([python, "-m", "venv", "--clear", str(venv)], os.environ)
-    if code != 0:
-        raise HubError(f"{venv}: the virtual environment can't be made (is python3-venv installed?): {output}")
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    code, output = run([*pip, *pip_args, wanted], os.environ)
-    if code != 0:
-        raise HubError(f"{wanted} can't be installed: {blanked(output)}. Give the node a package index (model_weights_pip_args)")
-    marker.write_text(wanted + "\n")
-    return True

@@ -28,6 +28,7 @@ from ansible.module_utils.sparklanes.common.checks import WARN, Check
 from ansible.module_utils.sparklanes.common.secrets import blanked
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
+from ansible.module_utils.sparklanes.weights import hub_client
 from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import (
@@ -67,8 +68,8 @@ class HubSource(Source):
         self.endpoint = args["endpoint"]
         self.name = self.endpoint
         self.token = token
-        self.version = args["version"]
-        self.venv = Path(args["venvs_dir"]) / f"hub-{self.version}"
+        self.lock = hub_client.read(args["lock"])
+        self.venv = Path(args["venvs_dir"]) / self.lock.name
         self.pip_args = list(args["pip_args"])
         self.run = run
         self.home = home
@@ -82,8 +83,8 @@ class HubSource(Source):
         return from_hub(model, weights_hub.tree(self.endpoint, model.repo, model.revision, self.token))
 
     def prepare(self, report: Reporter) -> None:
-        report.phase(f"huggingface_hub {self.version}")
-        weights_hub.ensure_client(self.venv, self.version, self.pip_args, self.run, sys.executable)
+        report.phase(f"huggingface_hub {self.lock.version}")
+        hub_client.ensure(self.venv, self.lock, self.pip_args, self.run, sys.executable)
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         command = weights_hub.download_command(self.venv, model.repo, model.revision, name, incoming)

@@ -257,7 +257,7 @@ def test_a_peer_that_is_not_here_or_fails_gives_no_figure(
     def cannot(venv: Path, *_: object) -> bool:
         raise staging_peers.weights_hub.HubError("no index")
 
-    monkeypatch.setattr(staging_peers.weights_hub, "ensure_client", cannot)
+    monkeypatch.setattr(staging_peers.hub_client, "ensure", cannot)
     assert not staging_bench.compared(tmp_path, "http://127.0.0.1:9", "c" * 40, tmp_path, 1.0)
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["value"], one["ok"], one["note"]) for one in told] == [(None, False, "no Hub client: no index")] * 2

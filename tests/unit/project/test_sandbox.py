@@ -334,10 +334,16 @@ def test_engine_key_changes_with_the_kind_of_image() -> None:
     assert engine_image.image_key(light=True) != engine_image.image_key(light=False)
 
 
-def test_the_hub_client_of_the_nodes_is_the_roles() -> None:
-    (requirement,) = fleet.node_requirements()
-    defaults = yaml.safe_load((ROOT / "roles/model_weights/defaults/main.yml").read_text())
-    assert requirement == f"huggingface_hub=={defaults['model_weights_hub_version']}"
+def test_the_wheels_of_the_nodes_are_those_that_the_role_installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one lock: what an index gave for another one would be refused on the node by its hash."""
+    default = yaml.safe_load((ROOT / "roles/model_weights/defaults/main.yml").read_text())["model_weights_hub_lock"]
+    assert fleet.NODE_LOCK.samefile(default.replace("{{ role_path }}", str(ROOT / "roles/model_weights")))
+    asked: list[list[str]] = []
+    monkeypatch.setattr(engine_image, "logged", lambda command, *_, **__: asked.append(command))
+    clone = Clone(tmp_path)
+    clone.cache.mkdir(parents=True)
+    engine_image.node_wheels(clone, "pip", fleet.NODE_LOCK)
+    assert {"--require-hashes", "--no-deps", "--only-binary=:all:", f"--requirement={fleet.NODE_LOCK}"} <= set(asked[0])
 
 
 # --- podman's configuration

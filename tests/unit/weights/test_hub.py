@@ -162,40 +162,6 @@ def test_what_the_site_sets_of_the_client_beats_ours_and_reaches_the_job() -> No
     assert "HF_DEBUG" not in made
 
 
-class Shell:
-    """Stands in for python -m venv and pip, which unit tests don't run: they need a package index."""
-
-    def __init__(self, fails: str = "") -> None:
-        self.commands: list[str] = []
-        self.fails = fails
-
-    def __call__(self, command: object, env: object) -> tuple[int, str]:
-        text = " ".join(command)  # type: ignore[call-overload]
-        self.commands.append(text)
-        if " -m venv" in text:
-            hf = Path(text.split()[-1]) / "bin" / "hf"
-            hf.parent.mkdir(parents=True, exist_ok=True)
-            hf.touch()
-        return (1, "no network") if self.fails and self.fails in text else (0, "")
-
-
-def test_the_client_is_installed_once(tmp_path: Path) -> None:
-    shell = Shell()
-    venv = tmp_path / "hub-2.4.0"
-    assert weights_hub.ensure_client(venv, "2.4.0", ["--index-url=http://i"], shell, "python3")
-    assert shell.commands[0] == f"python3 -m venv --clear {venv}"
-    assert shell.commands[1].endswith("--index-url=http://i huggingface_hub==2.4.0")
-    assert not weights_hub.ensure_client(venv, "2.4.0", [], shell, "python3")
-    assert len(shell.commands) == 2
-    assert weights_hub.ensure_client(venv, "2.5.0", [], shell, "python3"), "another version is made anew"
-
-
-def test_a_client_that_was_not_installed_is_not_taken_for_one(tmp_path: Path) -> None:
-    with pytest.raises(HubError, match=r"huggingface_hub==2.4.0 can't be installed: no network. Give the node a package index"):
-        weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell("pip install"), "python3")
-    assert weights_hub.ensure_client(tmp_path / "v", "2.4.0", [], Shell(), "python3")
-
-
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_hub_that_is_busy_is_asked_again_as_it_says(endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     waited: list[float] = []

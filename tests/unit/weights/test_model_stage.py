@@ -27,7 +27,7 @@ from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import lend as lending
 from checkpoints import SECOND, flip, hub_cache, rot
 from conftest import RunModule, free_port
-from staging_nodes import Node, Start, hub, same, source
+from staging_nodes import LOCK, Node, Start, hub, same, source
 
 __all__ = ["hub", "source"]  # fixtures
 
@@ -316,7 +316,7 @@ def test_model_and_drafter_in_one_job(nodes: list[Node], hub: Start) -> None:
     endpoint, revision = hub()
     node = nodes[0]
     drafter = {**node.model(revision), "name": "drafter", "path": str(node.root / "models" / "draft")}
-    args = {"models": [node.model(revision), drafter], "host": "s1", "reserve_gib": 0, "endpoint": endpoint}
+    args = {"models": [node.model(revision), drafter], "host": "s1", "reserve_gib": 0, "endpoint": endpoint, "hub_lock": LOCK}
     args |= node.places("staged", "jobs", "venvs")
     started = node.run_module(model_stage, args)
     assert node.status(wait=60)["result"]["staged"], started

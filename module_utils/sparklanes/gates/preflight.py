@@ -18,8 +18,9 @@ from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
 from ansible.module_utils.sparklanes.lane.partial import Partial, apart
-from ansible.module_utils.sparklanes.lane.rules import lane_checks, negative_check
+from ansible.module_utils.sparklanes.lane.rules import lane_checks
 from ansible.module_utils.sparklanes.lane.schema import Schema, resolve, resolve_apart
+from ansible.module_utils.sparklanes.lane.state import negative_check, state_check
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.traps.rules import trap_checks
 
@@ -203,7 +204,8 @@ def _deployment(
             *gates_deployments.agreement_checks(deployment, lanes),
         ]
         if needs == "launch":
-            checks += [negative_check(lanes[hosts[0]], deployment), *launch_refusals(lanes[hosts[0]], deployment)]
+            checks += [negative_check(lanes[hosts[0]], deployment), state_check(lanes[hosts[0]], deployment)]
+            checks += launch_refusals(lanes[hosts[0]], deployment)
             checks.append(exposure.exposed(lanes[hosts[0]], deployment, hosts[0]))
     elif lanes and any(not hostvars[host].get("lane") for host in hosts):
         bare = [host for host in hosts if not hostvars[host].get("lane")]

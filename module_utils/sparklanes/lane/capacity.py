@@ -18,12 +18,14 @@ from ansible.module_utils.sparklanes.lane.budget import kv_given, token_bytes
 from ansible.module_utils.sparklanes.lane.unknowns import lookup
 from ansible.module_utils.sparklanes.lane.view import View
 
+# As far as the pool that was printed may be from the one that the bytes of a token make, without a word.
+ODD = 0.01
 # Where nobody says how many requests run at a time.
 AT_ONCE = 8
 
 CAVEAT = (
-    "reported: as the engine's boot log counts, full windows times the window. It grows with the window without a byte more of "
-    "memory, and rank 0 prints it while the least of all ranks counts."
+    "reported: the cache over the bytes a token, which is how the engine's boot log counts: full windows times the window. It grows with "
+    "the window without a byte more of memory, and rank 0 prints it while the least of all ranks counts."
 )
 
 
@@ -100,6 +102,9 @@ def text(lane: Mapping[str, Any]) -> list[str]:
     share = "unknown" if found.share is None else f"{found.share:.0%} of it"
     lines.append(f"filled: {share}, {found.share_source}.")
     measured_at = lookup(lane, "lane_expect.context")
+    printed = lookup(lane, "lane_expect.kv_pool_tokens.boot_log")
+    if printed and found.reported and measured_at == lane["lane_max_model_len"] and abs(printed / found.reported - 1) > ODD:
+        lines.append(f"The boot log of its source printed {printed:,}; the bytes a token are {lane['lane_memory']['source']}.")
     if measured_at and lane["lane_max_model_len"] and measured_at != lane["lane_max_model_len"]:
         lines.append(
             f"The bytes a token were measured with a window of {measured_at:,}; this one is {lane['lane_max_model_len']:,}."

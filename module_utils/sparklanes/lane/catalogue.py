@@ -15,11 +15,14 @@ NOT_INHERITED = (
     "lane_contradictions",
     "lane_warnings",
     "lane_negative",
+    "lane_state",
+    "lane_superseded",
     "lane_accept",
 )
 HEAD = """\
 ---
-# {name}: begun from lane {parent}, without the numbers that its source measured.
+# {name}: begun from lane {parent}, without the numbers that its source measured but for lane_memory, from which the budget is judged:
+# where the model or its quantization is another one, correct it, or remove it.
 # What each name means: docs/lane-reference.md. What is wrong or missing: playbooks/preflight.yml -e lane={name} -e preflight_needs=launch
 lane_id: {name}
 lane_title: {name}, from {parent}

@@ -16,6 +16,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.checks import FAIL
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.engine.flags import FLAT_FLAGS, HEAD_FLAGS
+from ansible.module_utils.sparklanes.lane.state import state, why
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 from ansible.module_utils.sparklanes.rank.spec import overlay_path
 from ansible.module_utils.sparklanes.weights.hub_cache import snapshot
@@ -168,6 +169,8 @@ def _environment(
         "network": rails[0].get("network") if rails else None,
     }
     for name, source in lane["lane_fabric_env"].items():
+        if facts[source] is None and world == 1:
+            continue  # alone, it has nobody to find
         if facts[source] is None:
             raise ValueError(f"lane_fabric_env.{name} needs the fabric's {source}, which this Spark does not have")
         env[name] = str(facts[source])
@@ -277,10 +280,9 @@ def describe(lane: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         lines.append(f"{lane['lane_max_model_len']:,} tokens of context{at_once}")
     pinned = lane["lane_kv_cache_memory_bytes"]
     lines.append(f"KV cache {pinned / GIB:.2f} GiB on each rank, pinned" if pinned else "KV cache sized by the engine")
+    lines.append(f"state: {state(lane)}" + (f", {why(lane)}" if why(lane) else ""))
     if spec["secret_env"]:
         lines.append(f"needs {', '.join(spec['secret_env'])} in the environment of this shell")
-    if lane["lane_negative"]:
-        lines.append(f"a negative example: {lane['lane_negative']}")
     unknown = [check.expected.split()[0] for check in launch_refusals(lane) if check.status == FAIL]
     if unknown:
         lines.append(f"unknown, so a launch is refused: {', '.join(unknown)}")

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, Fault, as_checks
+from ansible.module_utils.sparklanes.common.checks import Check, Fault, as_checks
 from ansible.module_utils.sparklanes.common.secrets import secret_keys, secret_name, secret_value
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.engine.flags import DERIVED_FLAGS, FLAT_FLAGS, HEAD_FLAGS, canonical_flag
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane.partial import apart
-from ansible.module_utils.sparklanes.lane.render import mounts
+from ansible.module_utils.sparklanes.lane.render import MODELS, mounts
 from ansible.module_utils.sparklanes.weights import hub_cache
 
 # Environment that belongs to a host's fabric or to its rank: never in a lane.
@@ -218,8 +218,14 @@ def _file_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault("LANE.FILES", found, "a folder of the model alone", remedy)
         yield from _cache_faults(name, str(model.get("path") or ""), str(model.get("revision") or ""))
     targets: dict[str, int] = {}
+    models = [str(lane[name]["container_path"]) for name in MODELS if (lane[name] or {}).get("container_path")]
     for mount in mounts(lane):
         targets[mount["target"]] = targets.get(mount["target"], 0) + 1
+        inside = next((path for path in models if str(mount["target"]).startswith(f"{path}/")), "")
+        if inside:
+            remedy = "Mount it beside the weights, as under /extras, and name it there in its flag."
+            found = f"the mount {mount['target']} lies inside {inside}, which is mounted read-only"
+            yield Fault("LANE.FILES", found, "nothing in the folder of a model: Docker can't make the place for it", remedy)
     for target, times in targets.items():
         if times > 1:
             yield Fault("LANE.FILES", f"{times} mounts have the target {target}", "one", "Remove all but one.")
@@ -259,16 +265,3 @@ def _container_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
     if arch.startswith("sm_") and not gpu_access.of_options(container):
         found = f"lane_gpu_arch is {arch}, and the container asks for no GPU"
         yield Fault("LANE.CONTAINER", found, "lane_container.gpus", "Set lane_container_site: {gpus: all}.")
-
-
-def negative_check(lane: Mapping[str, Any], host: str) -> Check:
-    """A lane that is kept to show what does not work launches only where a person says so."""
-    reason = lane["lane_negative"]
-    if not reason:
-        return Check("LANE.NEGATIVE", host, PASS, "the lane is meant to be run")
-    if lane["lane_accept_negative"]:
-        return Check("LANE.NEGATIVE", host, WARN, f"a negative example, launched all the same: {reason}")
-    remedy = "Choose another lane (docs/lanes.md), or launch it all the same: -e lane_accept_negative=true"
-    return Check(
-        "LANE.NEGATIVE", host, FAIL, f"lane {lane['lane_id']} is a negative example: {reason}", "a lane to serve", remedy
-    )

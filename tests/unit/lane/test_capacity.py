@@ -39,6 +39,15 @@ def test_bytes_a_token_are_pin_over_pool(name: str) -> None:
     assert lane_capacity.capacity(lane).reported == pytest.approx(printed, rel=near)
 
 
+def test_a_pool_that_is_not_what_the_boot_log_printed_says_so() -> None:
+    odd = lane_capacity.text(resolved("glm53_dflash2"))
+    assert any(
+        line.startswith("The boot log of its source printed 179,479; the bytes a token are the engine's refusal") for line in odd
+    )
+    assert not any("printed" in line for line in lane_capacity.text(resolved("glm53_mtp")) if line != lane_capacity.CAVEAT)
+    assert not any("179,479" in line for line in lane_capacity.text(resolved("glm53_dflash2", lane_max_model_len=70_000)))
+
+
 def test_a_flash_pool_counts_half() -> None:
     assert lane_capacity.capacity(resolved("flash_nvfp4_dflash2_tp2")).share == 0.5
     assert lane_capacity.capacity(resolved("glm53_mtp")).share == 0.94

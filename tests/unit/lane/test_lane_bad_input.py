@@ -93,7 +93,7 @@ FORMATS = {
 NAMES_A_FILE = ("lane_id", "lane_family", "lane_kit")
 # Text that may say anything, or whose truth only the node knows.
 FREE = {
-    *("lane_title", "lane_unknowns.0.what", "lane_unknowns.0.fill", "lane_unknowns.0.remedy", "lane_api_host"),
+    *("lane_title", "lane_superseded", "lane_unknowns.0.what", "lane_unknowns.0.fill", "lane_unknowns.0.remedy", "lane_api_host"),
     *("lane_image.tag", "lane_image.vllm", *(f"lane_image.pins.{name}" for name in ("flashinfer", "nccl", "cutlass_dsl", "torch"))),
     *("lane_model.repo", "lane_drafter.repo", "lane_overlays.0.source", "lane_extras.0.source"),
     *(f"lane_container.{name}" for name in ("network", "ipc", "gpus", "entrypoint")),
@@ -237,6 +237,8 @@ RULES: list[tuple[str, dict[str, Any], str]] = [
     ("LANE.WORLD", {"lane_engine_args": {**EAGER, "--decode-context-parallel-size": 3}}, "divisor"),
     ("LANE.WORLD", {"lane_master_port": 8000}, "two different ports"),
     ("LANE.FILES", {"lane_extras": [{"source": "a", "target": "/models/model"}]}, "2 mounts have the target"),
+    ("LANE.FILES", {"lane_extras": [{"source": "a", "target": "/models/model/chat.jinja"}]}, "lies inside /models/model"),
+    ("LANE.FILES", {"lane_container": {"mounts": [{"source": "/a", "target": "/models/model/b"}]}}, "lies inside /models/model"),
     ("LANE.FILES", {"lane_model": {**MODEL, "sha256": {"config.json": "1"}}}, "lane_model.sha256.config.json"),
     ("LANE.CONTAINER", {"lane_container": {"entrypoint": "vllm"}}, "command_prefix: [serve]"),
     ("LANE.CONTAINER", {"lane_gpu_arch": "sm_121"}, "gpus: all"),
@@ -301,6 +303,7 @@ def test_every_rule_of_preflight_has_a_mutation() -> None:
         | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
     )
     here |= {
+        "LANE.STATE",  # test_lanes.py
         "INVENTORY.ADDRESS",
         "INVENTORY.HOSTS",
         "INVENTORY.REMOVED",

@@ -19,6 +19,7 @@ from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import state as lane_state
 from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.rank import spec as rank_spec
@@ -487,15 +488,29 @@ def test_one_host_with_several_gpus_is_a_lane_without_a_fabric() -> None:
     assert "on 1 hosts of 4 GPUs" in the_fault(lane_rules.lane_checks(wrong, "s1"), "LANE.WORLD").found
 
 
+def test_a_state_is_the_worst_of_what_a_lane_says_and_a_superseded_one_warns() -> None:
+    told = {"lane_state": "measured"}
+    found = {
+        lane_state.state(lane()): lane(),
+        lane_state.state(lane(**told)): lane(**told),
+        lane_state.state(lane(**told, lane_superseded="by x")): lane(**told, lane_superseded="by x"),
+        lane_state.state(lane(**told, lane_superseded="x", lane_negative="it is slow")): lane(**told, lane_negative="it is slow"),
+    }
+    assert list(found) == ["never run", "measured", "superseded", "negative"]
+    assert [lane_state.state_check(one, "d").status for one in found.values()] == ["pass", "pass", "warn", "pass"]
+    assert "superseded: by x" in lane_state.state_check(found["superseded"], "d").found
+    assert "# state: superseded, by x" in lane_render.describe(found["superseded"], spec(**told))
+
+
 def test_a_negative_example_launches_only_where_a_person_says_so() -> None:
     bad = {"lane_negative": "it is 25 % slower"}
-    assert lane_rules.negative_check(lane(), "d").status == "pass"
-    refused = lane_rules.negative_check(lane(**bad), "d")
+    assert lane_state.negative_check(lane(), "d").status == "pass"
+    refused = lane_state.negative_check(lane(**bad), "d")
     assert (refused.id, refused.status) == ("LANE.NEGATIVE", "fail")
     assert "25 % slower" in refused.found
     assert "-e lane_accept_negative=true" in refused.remedy
-    assert lane_rules.negative_check(lane(**bad, lane_accept_negative="true"), "d").status == "warn"
-    assert "# a negative example: it is 25 % slower" in lane_render.describe(lane(**bad), spec(**bad))
+    assert lane_state.negative_check(lane(**bad, lane_accept_negative="true"), "d").status == "warn"
+    assert "# state: negative, it is 25 % slower" in lane_render.describe(lane(**bad), spec(**bad))
 
 
 def test_a_good_lane_passes_every_rule() -> None:
@@ -611,6 +626,14 @@ def test_the_fabric_wins_and_empty_values_never_appear() -> None:
     assert (
         lane_render.render_rank(lane(lane_engine_env={"NCCL_NET": "IB"}), fabrics, "d", HOSTS, 0)["env"]["NCCL_NET"] == "Socket"
     )
+
+
+def test_a_rank_that_is_alone_needs_no_fact_of_a_fabric() -> None:
+    """A lane of two Sparks, overridden to one."""
+    alone = lane(lane_nodes=1, lane_tensor_parallel_size=1, lane_fabric_env={"MN_IF_NAME": "ifname", "MY_RANK": "rank"})
+    env = lane_render.render_rank(alone, {}, "solo", ["s1"], 0)["env"]
+    assert "MN_IF_NAME" not in env
+    assert env["MY_RANK"] == "0"
 
 
 def test_facts_of_the_fabric_under_the_names_an_engine_wants() -> None:
@@ -751,6 +774,7 @@ def test_what_stands_above_a_command() -> None:
         "# tiny",
         "# 1,000 tokens of context, 6 requests at a time",
         "# KV cache 3.00 GiB on each rank, pinned",
+        "# state: never run",
         "# needs VLLM_API_KEY in the environment of this shell",
         "# unknown, so a launch is refused: lane_image.digest",
     ]

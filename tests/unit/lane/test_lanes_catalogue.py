@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
+from ansible.module_utils.sparklanes.lane import state as lane_state
 from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import ROOT
@@ -43,13 +45,22 @@ GUIDE = [
         "flash_w4a16_dflash2_tp2_262k",
         "121.8 tok/s for six, against 84.8 with NVFP4; other harnesses",
     ),
-    ("2 Sparks", "no drafter, whose licence allows research only", "flash_nvfp4_mtp_tp2", "half the speed"),
-    ("4 Sparks", "speed, many users, 1M", "flash_nvfp4_dflash2_tp4_1m", "look at acceptance after each boot"),
+    (
+        "2 Sparks",
+        "no drafter, whose licence allows research only",
+        "flash_nvfp4_mtp_tp2",
+        "half the speed; superseded for its source",
+    ),
+    (
+        "4 Sparks",
+        "speed, many users, 1M",
+        "flash_nvfp4_dflash2_tp4_1m",
+        "superseded by weights that its source publishes nowhere; look at acceptance after each boot",
+    ),
     ("4 Sparks", "nothing cut to four bits", "flash_fp8_dflash2_tp4_393k", "ask the Hub for the image's digest"),
     ("4 Sparks", "the large model at 262K", "glm53_dcp4_nvfp4", "build the image; prefill of 400 tok/s"),
     ("4 Sparks", "the large model at 512K", "glm53_dcp4_nvfp4_512k", "one full window fits"),
     ("4 Sparks", "the large model without NVFP4 in the cache", "glm53_dcp4_fp8", "two thirds of the pool"),
-    ("4 Sparks", "the large model, fastest prefill", "glm53_nvfp4_dflash2", "two overlays are unpublished"),
     ("4 Sparks", "a reference for teacher forcing", "glm53_dcp1_nvfp4_reference", "not to serve with"),
     ("a host with 4 H100 or H200", "the same weights", "flash_w4a16_mtp_tp4_hopper", "no Spark, no fabric"),
     ("a host with 4 RTX PRO 6000", "the same weights", "flash_w4a16_mtp_tp4_sm120", "no Spark, no fabric"),
@@ -71,6 +82,7 @@ COLUMNS = (
     "pool (tokens)",
     "one stream, tok/s",
     "together, tok/s",
+    "state",
     "measured",
     "image",
     "open",
@@ -96,7 +108,7 @@ mount /root/.cache/flashinfer: runs with /var/lib/sparklanes/cache/glm53_flash/f
 A container that was started by hand is compared by its name: `-e render_container=vllm_glm53`. Values of secrets are not shown.
 
 The first writes `inventory/fleet/group_vars/lane_mine.yml` from the parent's file, without the numbers that the parent's source
-measured. A lane is that one file: no code, no list to be added to. To change a few values of a lane that is there, a
+measured but for `lane_memory`, from which the budget is judged: correct it where the model is another one. A lane is that one file: no code, no list to be added to. To change a few values of a lane that is there, a
 site file of the same name is enough ([concepts](concepts.md), "Layers"), or `-e` for one run:
 
 ```console
@@ -160,6 +172,17 @@ def unknowns(lane: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def figures(one: Mapping[str, Any]) -> str:
+    """What was measured, as its file writes it."""
+    told = {name: value for name, value in one.items() if name not in ("method", "date")}
+    return f"`{yaml.safe_dump(told, default_flow_style=True, sort_keys=False, width=10**6).strip().strip('{}')}`"
+
+
+def shown(lane: Mapping[str, Any], path: str) -> str:
+    told = lane["lane_engine_args"].get(path) if path.startswith("--") else lane_unknowns.lookup(lane, path)
+    return f"{told:,}" if isinstance(told, int) else str(told)
+
+
 def cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -169,7 +192,7 @@ def overview(names: list[str]) -> Iterator[str]:
     yield "|" + "---|" * len(COLUMNS)
     for name in names:
         lane = lane_of(name)
-        title = linked(name) + (" (negative example)" if lane["lane_negative"] else "")
+        title = linked(name)
         date = str(lane["lane_expect"].get("date", "–")).partition(" (")[0]
         values = (
             title,
@@ -178,6 +201,7 @@ def overview(names: list[str]) -> Iterator[str]:
             pool(lane),
             alone(lane),
             together(lane),
+            lane_state.state(lane),
             date,
             image(lane),
         )
@@ -190,6 +214,8 @@ def section(name: str) -> Iterator[str]:
     yield f"### {name}\n\n{lane['lane_title']}.\n"
     if lane["lane_negative"]:
         yield f"**A negative example**: {lane['lane_negative']}. A launch refuses it without `-e lane_accept_negative=true`.\n"
+    if lane["lane_superseded"]:
+        yield f"**Superseded**: {lane['lane_superseded']}.\n"
     hosts = f"{lane['lane_nodes']} × {lane['lane_gpus_per_node']} GPU ({lane['lane_gpu_arch']})"
     shape = f"{hosts}, {lane['lane_max_num_seqs'] or '?'} requests at a time, {len(lane['lane_overlays'])} overlays"
     tag = f":{given['tag']}" if given["tag"] else ""
@@ -204,6 +230,12 @@ def section(name: str) -> Iterator[str]:
         ("measured", f"{expect.get('date', 'not stated')}: {expect.get('method', 'not stated')}"),
     ]
     yield from (f"- **{label}**: {value}" for label, value in rows)
+    if expect.get("also"):
+        yield "- **measured in other ways**:"
+        yield from (f"  - {one['date']}: {one['method']}: {figures(one)}" for one in expect["also"])
+    if lane["lane_assumed"]:
+        yield "- **ours, as no source tells it**:"
+        yield from (f"  - `{path}` {shown(lane, path)}: {why}" for path, why in lane["lane_assumed"].items())
     for label, texts in (("contradictions", lane["lane_contradictions"]), ("its source warns", lane["lane_warnings"])):
         if texts:
             yield f"- **{label}**:"
@@ -233,6 +265,8 @@ def page() -> str:
         "*pool*: what the boot log prints. It is the number of full windows that fit times the window, so it grows with the window without one",
         "byte more of memory; compare pools of one window only. *one stream*, *together*: how they were measured differs, and stands with each lane",
         "below; counting to 100 (count100) is the ceiling of a drafter, prose its floor. *open*: what a launch asks for first, since no source tells it.",
+        "*state*: measured by its source; reported, without a harness; superseded, by what its source runs now (a launch warns); negative, kept as a",
+        "warning (a launch refuses it); never run. `playbooks/lanes.yml` lists them with yours.",
         "",
         "## Each lane",
         "",
@@ -256,9 +290,10 @@ def test_every_lane_stands_in_one_table_and_the_guide_names_lanes_that_are_there
             f"{name} belongs to {tables or 'no table'}: give GROUPS above one for its family and number of nodes"
         )
     assert {name for _have, _want, name, _mind in GUIDE} <= set(ALL)
-    # Nobody is sent to a negative example, and the number of Sparks is that of the lane.
-    for have, _want, name, _mind in GUIDE:
+    # Nobody is sent to a negative example, nor to what is superseded without a word, and the number of Sparks is that of the lane.
+    for have, _want, name, mind in GUIDE:
         assert not lane_of(name)["lane_negative"]
+        assert ("superseded" in mind) == bool(lane_of(name)["lane_superseded"])
         if "Sparks" in have:
             assert int(have.split()[0]) == lane_of(name)["lane_nodes"]
 

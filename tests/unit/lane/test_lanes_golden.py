@@ -19,16 +19,18 @@ from ansible.module_utils.sparklanes.engine import flags as engine_flags
 from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import rules as lane_rules
+from ansible.module_utils.sparklanes.lane import state as lane_state
 from ansible.module_utils.sparklanes.lane import unknowns as lane_unknowns
 from ansible.module_utils.sparklanes.rank import drift
 from ansible.module_utils.sparklanes.traps import rules as traps_rules
 from conftest import FIXTURES, ROOT
-from lane_files import ALL, SHIPPED, options, resolved
+from lane_files import ALL, SHIPPED, options, resolved, variables_of
 
 FOLDER = FIXTURES / "lane"
 FACTS: dict[str, dict[str, Any]] = {
     lane["id"]: lane for lane in yaml.safe_load((FOLDER / "lanes.yml").read_text(encoding="utf-8"))["lanes"]
 }
+PUBLISHED: dict[str, list[dict[str, Any]]] = yaml.safe_load((FOLDER / "published.yml").read_text(encoding="utf-8"))
 DIFFERENCES: list[dict[str, Any]] = yaml.safe_load((FOLDER / "differences.yml").read_text(encoding="utf-8"))
 COMMANDS = {path.stem: path for path in sorted((FOLDER / "commands").glob("*.txt"))}
 
@@ -285,6 +287,29 @@ def test_ports_swappiness_and_stagger_are_the_recorded_ones_where_there_are_any(
     }
     for name, value in recorded.items():
         assert value is None or made[name] == value, name
+        if value is None and name == "lane_swappiness" and made["lane_nodes"] > 1:
+            assert name in made["lane_assumed"], f"{lane}: no source tells {name}: say in lane_assumed why it is {made[name]}"
+
+
+@pytest.mark.parametrize("lane", RECORDED)
+def test_what_a_lane_assumes_is_something_that_it_says(lane: str) -> None:
+    made = resolved(lane)
+    for name, why in made["lane_assumed"].items():
+        told = made["lane_engine_args"].get(name) if name.startswith("--") else lane_unknowns.lookup(made, name)
+        assert told is not None, f"{lane}: lane_assumed names {name}, which it does not set"
+        assert str(why).endswith("."), why
+
+
+@pytest.mark.parametrize("lane", RECORDED)
+def test_every_lane_has_a_state_and_what_has_superseded_it_is_a_lane_or_dated(lane: str) -> None:
+    made = resolved(lane)
+    assert "lane_state" in variables_of(lane), lane
+    assert (lane_state.state(made) == "never run") == (len(made["lane_expect"]) == 2), "what was never run has no numbers"
+    if made["lane_superseded"]:
+        assert re.search(r"20\d\d-\d\d-\d\d", made["lane_superseded"])
+        named = [name for name in SHIPPED if re.search(rf"\b{name}\b", made["lane_superseded"])]
+        assert named or "nowhere" in made["lane_superseded"]
+        assert all(not resolved(name)["lane_negative"] for name in named)
 
 
 @pytest.mark.parametrize("lane", RECORDED)
@@ -300,7 +325,8 @@ def test_every_lane_says_where_it_is_from_and_how_it_was_measured(lane: str) -> 
     made = resolved(lane)
     assert {"repository", "launcher", "date"} <= set(made["lane_source"]), made["lane_source"]
     assert made["lane_title"]
-    assert {"method", "date"} <= set(made["lane_expect"])
+    for one in (made["lane_expect"], *made["lane_expect"].get("also", [])):
+        assert {"method", "date"} <= set(one)
     assert "context" in made["lane_expect"] or len(made["lane_expect"]) == 2
     for name, value in made["lane_expect"].items():
         assert name not in ("end_to_end_tok_s", "single_stream_tok_s", "aggregate_tok_s", "kv_pool_tokens") or isinstance(
@@ -322,8 +348,17 @@ def numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-# From the noise of the reference against itself, in the table of the source's results file, which lanes.yml does not hold.
-FROM_ELSEWHERE = {"glm53_dcp1_nvfp4_reference": {0.022, 0.487, 0.253, 1.127}}
+def expected(value: Any) -> Iterator[float]:
+    """The numbers that a lane expects: in values, without names, methods and dates."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key not in ("method", "date"):
+                yield from expected(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from expected(item)
+    elif not isinstance(value, bool):
+        yield from numbers(value)
 
 
 @pytest.mark.parametrize("lane", RECORDED)
@@ -334,13 +369,18 @@ def test_every_number_that_a_lane_expects_was_published_by_its_source(lane: str)
             [FACTS[lane][key] for key in ("expected", "engine_args", "boot", "kv_bytes_per_token_layer") if key in FACTS[lane]]
         )
     )
-    known |= FROM_ELSEWHERE.get(lane, set())
-    expect = {key: value for key, value in resolved(lane)["lane_expect"].items() if key not in ("method", "date")}
-    for key, value in expect.items():
-        for number in numbers(list(value.values()) if isinstance(value, dict) else value):
+    known |= set(numbers([one["figures"] for one in PUBLISHED.get(lane, [])]))
+    for key, value in resolved(lane)["lane_expect"].items():
+        for number in expected({key: value}):
             assert {number, number / 60, number / 1000} & known, (
-                f"{lane}: lane_expect.{key} has {number:g}, which the entry of tests/fixtures/lane/lanes.yml does not (expected, boot, engine_args)"
+                f"{lane}: lane_expect.{key} has {number:g}, which neither the entry of tests/fixtures/lane/lanes.yml has (expected, boot, "
+                "engine_args) nor published.yml"
             )
+
+
+def test_what_is_transcribed_is_of_lanes_that_are_recorded() -> None:
+    assert set(PUBLISHED) <= set(FACTS)
+    assert all(set(one) == {"where", "figures"} for entries in PUBLISHED.values() for one in entries)
 
 
 @pytest.mark.parametrize("lane", RECORDED)

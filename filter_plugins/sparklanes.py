@@ -23,7 +23,8 @@ from typing import Any
 
 import ansible.module_utils
 import yaml
-from ansible.errors import AnsibleFilterError
+from ansible.errors import AnsibleError, AnsibleFilterError
+from ansible.parsing.dataloader import DataLoader
 from ansible.release import __version__ as ansible_version
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,7 @@ from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
 from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
+from ansible.module_utils.sparklanes.lane import listing as lane_listing
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import site as lane_site
@@ -188,6 +190,23 @@ def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
         return str(new_lane(files[0].read_text(encoding="utf-8"), parent, name))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
+
+
+def lanes_text(sources: Sequence[str]) -> str:
+    """The lanes of these inventory sources and ours, as a table for people."""
+    loader = DataLoader()
+
+    def read(path: Path) -> Mapping[str, Any]:
+        try:
+            told = loader.load_from_file(str(path), unsafe=False)
+        except AnsibleError as error:
+            raise ValueError(str(error)) from error
+        if not isinstance(told or {}, Mapping):
+            raise ValueError(f"{path} holds no variables")
+        return told or {}
+
+    lanes, unread = lane_listing.found(lane_site.group_vars_folders(sources, ROOT), read, lane_options())
+    return "\n".join(lane_listing.text(lanes, unread))
 
 
 def lane_preflight(
@@ -531,6 +550,7 @@ class FilterModule:
             "sparklanes_jit_cache": lane_jit_cache,
             "sparklanes_lane": lane_of,
             "sparklanes_needs": lane_needs,
+            "sparklanes_lanes": lanes_text,
             "sparklanes_new_lane": new_lane_text,
             "sparklanes_site_folder": site_folder,
             "sparklanes_rank_drift": lane_rank_drift,

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 GROUPS = {"all": ["s1", "s2", "o1"], "sparks": ["s1", "s2"], "lane_x": ["s1"], "other": ["o1"], "ungrouped": []}
 # Touches no Spark, so it needs none.
-FOR_THE_CONTROLLER = {"new_lane.yml"}
+FOR_THE_CONTROLLER = {"new_lane.yml", "lanes.yml"}
 
 
 def test_a_typo_is_named_with_what_was_meant_and_what_there_is() -> None:

@@ -41,8 +41,8 @@ from ansible.module_utils.sparklanes.fabric import addresses as fabric_addresses
 from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.fabric import reach as fabric_reach
 from ansible.module_utils.sparklanes.fabric.fact import fabric_of, fabrics_of
+from ansible.module_utils.sparklanes.gates import decoding, exposure, network, preflight
 from ansible.module_utils.sparklanes.gates import deployments as gates_deployments
-from ansible.module_utils.sparklanes.gates import exposure, network, preflight
 from ansible.module_utils.sparklanes.gates import forcing as gates_forcing
 from ansible.module_utils.sparklanes.gates import ground as gates_ground
 from ansible.module_utils.sparklanes.gates import health as gates_health
@@ -58,6 +58,7 @@ from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import site as lane_site
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
 from ansible.module_utils.sparklanes.quality import records as quality_records
+from ansible.module_utils.sparklanes.quality.decode import verdict as decode_verdict
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
@@ -440,6 +441,27 @@ def teacher_forcing_judge(
     return {**made.to_dict(), "report": teacher_forcing_report.report(made).splitlines()}
 
 
+def decode_judge(
+    record: Given,
+    bank: Given | None = None,
+    limits: Mapping[str, Any] | None = None,
+    narrow: bool = False,
+    host: str = "deployment",
+) -> dict[str, Any]:
+    """The verdict on a record of decode_score: verdict (pass, fail, inconclusive), reason, checks, cases, lacks. `bank`: a record or ""."""
+    try:
+        made = decode_verdict.judge(
+            read_given(record, "record"),
+            read_given(bank, "bank") if bank else None,
+            lane_schema.plain(limits),
+            bool(narrow),
+            str(host),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise AnsibleFilterError(f"decode could not be judged: {error}") from error
+    return made.to_dict()
+
+
 def teacher_forcing_bank(
     records: Sequence[Given], engine: Mapping[str, Any], limits: Mapping[str, Any] | None = None, path: str | None = None
 ) -> dict[str, Any]:
@@ -524,6 +546,8 @@ class FilterModule:
             "sparklanes_before_reboot": before_reboot,
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,
+            "sparklanes_corpus_texts": corpus_texts,
+            "sparklanes_decode": decode_judge,
             "sparklanes_doors": exposure.doors,
             "sparklanes_engine": gates_forcing.engine,
             "sparklanes_forcing_said": gates_forcing.said,
@@ -533,6 +557,7 @@ class FilterModule:
             "sparklanes_gate_b": dicts(gates_launch.gate_b),
             "sparklanes_health": health,
             "sparklanes_idle": dicts(gates_launch.idle),
+            "sparklanes_narrow": decoding.narrow,
             "sparklanes_network_proof": dicts(network.network_proof),
             "sparklanes_other_lane": gates_launch.other_lane,
             "sparklanes_preflight": lane_preflight,

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
 VOCAB = 256
+BLOCK = 16
 NAN_ANSWER = {"error": {"message": "Out of range float values are not JSON compliant", "type": "BadRequestError", "code": 400}}
 
 
@@ -31,8 +34,17 @@ class FakeEngine:
         self.healthy = True
         self.cached = 0
         self.boot = 1000.0
+        self.generated = 0  # tokens, since the boot
         self.reboot_after: int | None = None  # requests
         self.tokenizer_shift = 0
+        # Of a decoded logprob, times √(1 − p): by tokens of the prompt, position in the answer, tokens from the cache, and requests at work.
+        self.decode_noise: Callable[[int, int, int, int], float] = lambda prompt, position, hit, running: 0.0
+        self.sampler_slips = 0  # at each such position of an answer at temperature 0
+        self.prefix_cache = True
+        self.caches: dict[str, list[list[int]]] = {}
+        self.running = 0
+        self.batch = 1  # so many requests are waited for, up to 2 s
+        self.at_work = threading.Condition()
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.finished = 0
         outer = self
@@ -147,11 +159,18 @@ class FakeEngine:
                 entries.append({str(ids[k]): {"logprob": own, "rank": rank, "decoded_token": chr(ids[k])}})
             choice = {"text": "x", "finish_reason": "length", "prompt_logprobs": entries, "prompt_token_ids": ids}
             return 200, {"choices": [choice], "usage": {"prompt_tokens": len(ids), "completion_tokens": 1}}
-        made: list[int] = []
-        for _ in range(body["max_tokens"]):
-            tail = [0, 0, *ids, *made][-2:]
-            values = self.logprobs((tail[0], tail[1]))
-            made.append(max(range(VOCAB), key=values.__getitem__))
+        with self.at_work:
+            self.running += 1
+            self.at_work.notify_all()
+            # As a scheduler batches them: who comes together is at work together.
+            self.at_work.wait_for(lambda: self.running >= self.batch, 2)
+        hit = self.hit(ids, body)
+        made, known, tops = self.generate(ids, body, hit)
+        with self.at_work:
+            self.running -= 1
+            self.cached += hit
+            # The last token of an answer was never read by the engine.
+            self.caches.setdefault(str(body.get("cache_salt")), []).append([*ids, *made[:-1]])
         text = "".join(chr(97 + token % 26) for token in made)
         text = {"empty": "", "blanks": "\n" * len(made), "special": "", "ends": ""}.get(self.generation, text)
         choice: dict[str, Any] = {
@@ -160,8 +179,41 @@ class FakeEngine:
             "token_ids": made if body.get("return_token_ids") else None,
         }
         if "logprobs" in body:
-            choice["logprobs"] = {"token_logprobs": [-1.0 if self.generation != "empty" else None] * len(made)}
-        return 200, {"choices": [choice], "usage": {"prompt_tokens": len(ids), "completion_tokens": len(made)}}
+            choice["logprobs"] = {
+                "token_logprobs": known if self.generation != "empty" else [None] * len(made),
+                "top_logprobs": tops,
+            }
+        usage = {"prompt_tokens": len(ids), "completion_tokens": len(made)}
+        return 200, {"choices": [choice], "usage": {**usage, "prompt_tokens_details": {"cached_tokens": hit}}}
+
+    def generate(self, ids: list[int], body: dict[str, Any], hit: int) -> tuple[list[int], list[float], list[dict[str, float]]]:
+        """Ids, their logprobs with `decode_noise`, and what was the most likely at each position."""
+        draw = random.Random(f"{body.get('seed')} {len(ids)} {hit}")
+        made: list[int] = []
+        known: list[float] = []
+        tops: list[dict[str, float]] = []
+        for position in range(body["max_tokens"]):
+            tail = [0, 0, *ids[-2:], *made[-2:]][-2:]
+            values = self.logprobs((tail[0], tail[1]))
+            best = token = max(range(VOCAB), key=values.__getitem__)
+            if body.get("temperature"):
+                token = draw.choices(range(VOCAB), [math.exp(value) for value in values])[0]
+            elif self.sampler_slips and position % self.sampler_slips == 0:
+                token = (best + 1) % VOCAB
+            noise = self.decode_noise(len(ids), position, hit, self.running) * math.sqrt(1 - math.exp(values[token]))
+            made.append(token)
+            known.append(values[token] + draw.gauss(0, 1) * noise)
+            tops.append({f"token_id:{token}": known[-1], f"token_id:{best}": max(values[best], known[-1])})
+        self.generated += len(made)
+        return made, known, tops
+
+    def hit(self, ids: list[int], body: dict[str, Any]) -> int:
+        """Tokens of whole blocks that a sequence of this salt begins with, too."""
+        longest = 0
+        for before in self.caches.get(str(body.get("cache_salt")), []):
+            same = next((at for at, (a, b) in enumerate(zip(ids, before, strict=False)) if a != b), min(len(ids), len(before)))
+            longest = max(longest, min(same, len(ids) - 1) // BLOCK * BLOCK)
+        return longest if self.prefix_cache and "cache_salt" in body else 0
 
     def chat(self, body: dict[str, Any]) -> tuple[int, Any]:
         broken = self.misbehave()

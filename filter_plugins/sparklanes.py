@@ -323,7 +323,17 @@ def gate_a(
     receipts: str,
 ) -> list[Check]:
     return gates_launch.gate_a(
-        hostvars, hosts, specs, lanes, transaction, float(received), list(fatal), break_lock, forget_deaths, receipts
+        hostvars,
+        hosts,
+        specs,
+        lanes,
+        transaction,
+        float(received),
+        list(fatal),
+        break_lock,
+        forget_deaths,
+        receipts,
+        lane_options(),
     )
 
 

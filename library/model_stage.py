@@ -247,7 +247,7 @@ models:
     - Each model with its numbers (files, bytes, verified_bytes, unread_bytes, missing_bytes, shards, tensors) and
       C(lacking) and C(lacks) (how many files, and which), C(free_bytes), C(filesystem) and C(server) of its disk, and
       C(manifest_sha256), one hash of all its contents that is equal on two Sparks exactly where their files are, and C(code), the
-      sha256 of each of its *.py, by name.
+      sha256 of each of its *.py, by name, and C(gist), what traps ask of its C(config) and its C(tensors) (null while it is not complete).
   type: list
   elements: dict
   returned: always

@@ -32,6 +32,13 @@ def expectations(image: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(wanted[name]) for name in DISTRIBUTIONS if wanted.get(name) not in (None, "")}
 
 
+def measured(probe: Mapping[str, Any] | None) -> dict[str, str]:
+    """Library → the versions under which the image really has it, as `lane_image.pins` names libraries."""
+    packages = (probe or {}).get("packages") or {}
+    found = {library: versions_of(packages, library) for library in DISTRIBUTIONS if library != "vllm"}
+    return {library: ", ".join(versions) for library, versions in found.items() if versions}
+
+
 def version_checks(host: str, probe: Mapping[str, Any], image: Mapping[str, Any]) -> list[Check]:
     """IMAGE.PINS: the libraries are those that the lane says. Two parts of one library may differ (`4.7.0, 4.6.2`)."""
     wanted = expectations(image)

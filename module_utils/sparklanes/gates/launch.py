@@ -26,8 +26,10 @@ from ansible.module_utils.sparklanes.gates.preflight import CONTROLLER
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import room
 from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.lane.schema import Schema
 from ansible.module_utils.sparklanes.lane.view import View
 from ansible.module_utils.sparklanes.quality import generation
+from ansible.module_utils.sparklanes.traps import rules as traps_rules
 
 # Check id → the variable in which a staging role registered its look.
 STAGING = {"WEIGHTS.STAGED": "model_weights_result", "OVERLAYS.STAGED": "kernel_overlays_result"}
@@ -65,6 +67,7 @@ def gate_a(
     break_lock: str = "",
     forget_deaths: bool = False,
     receipts: str | None = None,
+    schema: Schema | None = None,
 ) -> list[Check]:
     """Everything that can be known before the stop.
 
@@ -72,6 +75,7 @@ def gate_a(
     there, in seconds since the epoch. fatal: properties whose difference stops a launch. break_lock (the id of a lock), forget_deaths: a
     person's decisions.
     receipts: folder of this controller that logs and receipts are fetched to; where it is given, it is measured now.
+    schema: the definition of a lane, by which the conditions of its traps are read; without it none is judged here.
     """
     found = looks(hostvars, hosts, "gates_readiness", "readiness")
     facts = {host: seen.facts for host, seen in found.items()}
@@ -107,6 +111,8 @@ def gate_a(
             made += gpu_rules.gate(host, known.get("gpu") or {})
     made += readiness.deaths(facts, str(specs[hosts[0]]["deployment"]), forget_deaths)
     images = {host: (known or {}).get("image") for host, known in facts.items()}
+    if schema is not None:
+        made += traps(hostvars, hosts, lanes, images, schema)
     made += docker_images.parity(images)
     made += budgets(facts, lanes)
     made += image_checks(images, lanes, specs)
@@ -123,6 +129,20 @@ def budgets(facts: Mapping[str, Facts | None], lanes: Facts) -> list[Check]:
             continue
         idle = not readiness.serving(known).holder()
         made += budget.checks(lane, host, budget.Node.of(known.get("memory"), idle, readiness.returns_gib(known)))
+    return made
+
+
+def traps(
+    hostvars: HostVars, hosts: Sequence[str], lanes: Facts, images: Mapping[str, Facts | None], options: Schema
+) -> list[Check]:
+    """The traps that only the files of a model and the libraries of an image show, each once with the hosts that walk into it."""
+    versions = gates_image.measured(next((image["probe"] for image in images.values() if image and image.get("probe")), None))
+    made: list[Check] = []
+    for host in hosts:
+        models = (look(hostvars[host].get(STAGING["WEIGHTS.STAGED"])).facts or {}).get("models") or []
+        staged = {str(model.get("name")): model["gist"] for model in models if model.get("gist")} or None
+        if lanes.get(host):
+            made += traps_rules.measured_checks(lanes[host], host, options, staged, versions)
     return made
 
 

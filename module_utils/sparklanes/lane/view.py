@@ -71,9 +71,13 @@ def keys_within(value: Any) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class View:
-    """A resolved lane under the questions that rules ask."""
+    """A resolved lane under the questions that rules ask.
+
+    staged: model or drafter → what was read of it on a Spark (`weights.gist`), None where only the lane is known.
+    """
 
     lane: Mapping[str, Any]
+    staged: Mapping[str, Mapping[str, Any]] | None = None
 
     @cached_property
     def args(self) -> Mapping[str, Any]:

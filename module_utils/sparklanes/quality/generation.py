@@ -9,7 +9,7 @@ Pure rules over the facts of `engine_probe` and of the logs of the ranks, and ov
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, SKIP, WARN, Check
@@ -22,6 +22,8 @@ TEXT_LEAST, TIMES = 8, 4
 DRAFTS_LEAST = 64
 # Drafted tokens from which on the share is held against what the lane expects; prompts differ, so by half.
 SHARE_LEAST, SHARE = 1000, 0.5
+# Accepted tokens that a position lets expect, below which it says nothing.
+COUNT_LEAST = 40
 # How far a pool of tokens or the weights of a rank may be from what the lane expects.
 POOL, WEIGHTS = 0.05, 0.03
 # Methods that guess from the text so far: none or all accepted may be right. A model of that name, [ngram] too, is the same to the engine.
@@ -105,20 +107,47 @@ def draft_checks(host: str, spec: Facts | None, lane: Facts, speculation: Facts)
         odd = f"none at position {at.index(0) + 1}"
     if odd:
         return [Check(id_, host, WARN if guesses else FAIL, f"{found}: {odd}", "some at each position, and not all", remedy)]
-    lowest = min(_numbers(_expect(lane).get("acceptance"), without="position"), default=None)
-    if lowest is not None and drafted >= SHARE_LEAST and accepted / drafted < lowest * SHARE:
+    expect = _expect(lane)
+    broken = expect.get("acceptance_broken")
+    share = accepted / drafted
+    if isinstance(broken, int | float) and drafted >= SHARE_LEAST and share <= broken:
+        wanted = f"> {broken:.3f}, lane_expect.acceptance_broken"
+        return [Check(id_, host, FAIL, f"{found}: {share:.3f}, as a drafter that reads the wrong states", wanted, remedy)]
+    measured = [expect, *(one for one in expect.get("also") or [] if isinstance(one, Mapping))]
+    lowest = min((number for one in measured for number in _numbers(one.get("acceptance"), without="position")), default=None)
+    if lowest is not None and drafted >= SHARE_LEAST and share < lowest * SHARE:
         status = _severity(lane, "acceptance")
         return [
             Check(
                 id_,
                 host,
                 status,
-                f"{found}: {accepted / drafted:.3f}",
+                f"{found}: {share:.3f}",
                 f"≥ {lowest * SHARE:.3f}, half of lane_expect.acceptance",
                 remedy,
             )
         ]
+    steps, least = int(spec.get("drafts") or 0), _positions(measured)
+    for place, count in enumerate(at, 1):
+        usual = least.get(place, 0.0)
+        # Few are expected of a late position: of less than some dozens nothing can be said.
+        if steps * usual >= COUNT_LEAST and count < steps * usual * SHARE:
+            now = f"{found}; at position {place} {count / steps:.3f}"
+            expected = f"≥ {usual * SHARE:.3f} there, half of lane_expect.acceptance.position_{place}"
+            return [Check(id_, host, _severity(lane, "acceptance"), now, expected, remedy)]
     return [Check(id_, host, PASS, found)]
+
+
+def _positions(measured: Iterable[Facts]) -> dict[int, float]:
+    """Position → the least share of drafts that somebody measured to be accepted up to there."""
+    least: dict[int, float] = {}
+    for one in measured:
+        told = one.get("acceptance")
+        for name, share in told.items() if isinstance(told, Mapping) else ():
+            place = str(name).removeprefix("position_")
+            if place != str(name) and place.isdigit() and isinstance(share, int | float):
+                least[int(place)] = min(float(share), least.get(int(place), 1.0))
+    return least
 
 
 def graph_checks(logs: Mapping[str, Facts | None], lane: Facts) -> list[Check]:

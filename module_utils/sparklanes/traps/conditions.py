@@ -8,6 +8,7 @@
     present, absent             given, or left to the engine
     [absent, "> 512"]           one of these
     {not: …}, {all: [..., ...]} not; all of these, of one value
+    {multiple_of: 64}           a whole number of times this number
 
 A name with several values (a list) meets a condition if one of them does. A name without a value meets `absent` and `not`.
 """
@@ -23,7 +24,7 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.sizes import exact_bytes
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.lane.view import number
-from ansible.module_utils.sparklanes.traps.names import BOOL, NUMBER, SIZE, TEXT, VERSION, Name, brief, glob
+from ansible.module_utils.sparklanes.traps.names import ANY, BOOL, NUMBER, SIZE, TEXT, VERSION, Name, brief, glob
 
 # More is a mistake, or somebody's joke.
 DEPTH, ITEMS, LENGTH, STARS = 4, 64, 300, 8
@@ -72,18 +73,31 @@ def _several(raw: Any, name: Name, depth: int) -> list[Test]:
 
 
 def _operator(raw: Mapping[Any, Any], name: Name, depth: int) -> Test:
-    known = ("not", "all")
+    known = ("not", "all", "multiple_of")
     for key in raw:
         if key not in known:
-            raise ValueError(f"{brief(key)} is no operator: not and all are. {did_you_mean(str(key)[:40], known)}".strip())
+            raise ValueError(
+                f"{brief(key)} is no operator: not, all and multiple_of are. {did_you_mean(str(key)[:40], known)}".strip()
+            )
     if len(raw) != 1:
-        raise ValueError("a mapping holds one operator, not or all")
+        raise ValueError("a mapping holds one operator: not, all or multiple_of")
+    if "multiple_of" in raw:
+        return _multiple(raw["multiple_of"], name)
     if "not" in raw:
         inner = condition(raw["not"], name, depth + 1)
         return lambda values: not inner(values)
     tests = _several(raw["all"], name, depth)
     # Of one value: dates of a build between two others, not one date before and another one after.
     return lambda values: any(all(test(one) for test in tests) for one in ([[value] for value in values] or [[]]))
+
+
+def _multiple(raw: Any, name: Name) -> Test:
+    """A whole number of times `raw`; 0 is none, as it stands for what the engine decides."""
+    if isinstance(raw, bool) or not isinstance(raw, int) or raw < 2:
+        raise ValueError(f"multiple_of is {brief(raw)}; a whole number from 2 on belongs there")
+    if name.kind not in (NUMBER, SIZE, ANY):
+        raise ValueError(f"multiple_of is of numbers, and {name.text} is {name.kind}")
+    return lambda values: any(value and math.isfinite(value) and value % raw == 0 for value in map(number, values))
 
 
 def _text(raw: str, name: Name) -> Test:

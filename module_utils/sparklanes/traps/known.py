@@ -99,7 +99,9 @@ def _finder(when: Any, found: Any, options: Schema) -> Callable[[View], Iterator
     made = [_way(way, found[index] if many else found, options) for index, way in enumerate(ways)]
 
     def find(view: View) -> Iterator[str]:
-        said = dict.fromkeys(say(view) for tests, say in made if all(test(one.values(view)) for one, test in tests))
+        """By the lane alone the ways that ask only it; with what a Spark holds those that ask that too."""
+        asked = [way for way in made if any(one.staged for one, _ in way[0]) == (view.staged is not None)]
+        said = dict.fromkeys(say(view) for tests, say in asked if all(test(one.values(view)) for one, test in tests))
         if said:
             yield "; ".join(said)
 

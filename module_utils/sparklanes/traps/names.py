@@ -29,12 +29,16 @@ Values = Callable[[View], list[Any]]
 
 @dataclass(frozen=True)
 class Name:
-    """What a condition asks for: how it is written, what it holds, and where it is found in a lane. Absent is no value."""
+    """What a condition asks for: how it is written, what it holds, and where it is found in a lane. Absent is no value.
+
+    staged: it is found in what a Spark holds, so that a condition of it is judged before the stop and not by preflight.
+    """
 
     text: str
     kind: str
     values: Values
     choices: tuple[str, ...] = ()
+    staged: bool = False
 
 
 def brief(raw: Any) -> str:
@@ -76,6 +80,13 @@ def _unknowns(view: View) -> Any:
     return [item["fill"].partition(":")[0].split(".")[0].strip() for item in view.lane["lane_unknowns"]]
 
 
+# What a model's files say, by the first part of the name: of which model, and which part of its gist.
+STAGED = {
+    "config": ("model", "config", "a part of config.json of the weights, as `config.quantization_config.quant_method`"),
+    "drafter_config": ("drafter", "config", "the same of the drafter, as `drafter_config.architectures`"),
+    "tensors": ("model", "tensors", "the names of the tensors of the weights, each number in them a `*`"),
+}
+
 # Name → what it holds, how it is found, what it means.
 DERIVED: dict[str, tuple[str, Callable[[View], Any], str]] = {
     "drafts": (TEXT, _drafts, "the method of speculative decoding; `dflash` where the drafter is one, absent without"),
@@ -105,10 +116,12 @@ def name(text: Any, options: Schema) -> Name:
         return _flag(text)
     if text.startswith("env."):
         return _env(text)
+    if text.split(".")[0] in STAGED:
+        return _staged(text)
     if text.split(".")[0] in options:
         return _variable(text, options)
-    known = [*DERIVED, *options, *engine_flags.names()]
-    raise ValueError(f"{text} is no flag, variable or fact. {did_you_mean(text, known)}".strip())
+    known = [*DERIVED, *STAGED, *options, *engine_flags.names()]
+    raise ValueError(f"{text} is no flag, variable or fact. {did_you_mean(text.split('.')[0], known)}".strip())
 
 
 def _flag(text: str) -> Name:
@@ -139,6 +152,26 @@ def _env(text: str) -> Name:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         raise ValueError(f"{text}: {variable!r} is no variable of an environment")
     return Name(text, ANY, lambda view: _listed(view.env.get(variable)))
+
+
+def _staged(text: str) -> Name:
+    first, dot, path = text.partition(".")
+    model, part, _ = STAGED[first]
+    if (part == "config") != bool(path) or (dot and not path):
+        raise ValueError(
+            f"{text}: " + ("tensors has no parts" if part == "tensors" else f"name a part of it, as {first}.model_type")
+        )
+
+    def find(view: View) -> list[Any]:
+        told = ((view.staged or {}).get(model) or {}).get(part)
+        if not path:
+            return _listed(told)
+        if "*" not in path:
+            return _listed(_within(told, path))
+        pattern = glob(path)
+        return [one for key, value in _parts(told) if pattern.match(key) for one in _listed(value)]
+
+    return Name(text, ANY, find, staged=True)
 
 
 def _variable(text: str, options: Schema) -> Name:

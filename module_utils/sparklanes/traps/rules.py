@@ -59,6 +59,33 @@ def trap_checks(lane: Mapping[str, Any], host: str, options: Schema, variables: 
     return checks or [Check("LANE.TRAPS", host, PASS, f"none of {len(rules)} traps")]
 
 
+def measured_checks(
+    lane: Mapping[str, Any],
+    host: str,
+    options: Schema,
+    staged: Mapping[str, Mapping[str, Any]] | None,
+    pins: Mapping[str, str],
+) -> list[Check]:
+    """The traps that show only in what a Spark holds: in the files of its models, and in the versions that its image really has.
+
+    staged: as in `View`, None where nothing is known. pins: library → version, of those that the lane does not state itself.
+    """
+    rules, _ = rules_of(lane, options)  # preflight refused those that can't be read
+    accepted = {str(id_): " ".join(str(reason or "").split()) for id_, reason in lane["lane_accept"].items()}
+    image = lane["lane_image"]
+    stated = {name: version for name, version in (image["pins"] or {}).items() if version is not None}
+    full = {**lane, "lane_image": {**image, "pins": {**image["pins"], **pins, **stated}}}
+    views = [View(full), *([] if staged is None else [View(full, staged)])]
+    checks = []
+    for rule in rules:
+        known = set(rule.find(View(lane)))
+        if rule.severity != NOTE:
+            found = dict.fromkeys(text for view in views for text in rule.find(view) if text not in known)
+            # A rule in code asks the lane alone, whichever view it gets.
+            checks += [_check(rule, text, host, accepted.get(rule.id, "")) for text in found]
+    return checks
+
+
 def _check(rule: Rule, found: str, host: str, reason: str) -> Check:
     if reason:
         # An accepted refusal stays in sight; an accepted warning was read already.

@@ -20,6 +20,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.weights.home import Home
 from ansible.module_utils.sparklanes.weights.scales import BITS as SCALE_BITS
+from ansible.module_utils.sparklanes.weights.scales import INPUT as INPUT_NAME
 from ansible.module_utils.sparklanes.weights.scales import NAME as SCALE_NAME
 from ansible.module_utils.sparklanes.weights.scales import Scale, choose
 
@@ -59,6 +60,7 @@ class Shard:
     tensor_bytes: int = 0
     dtypes: set[str] = field(default_factory=set)
     scales: list[Scale] = field(default_factory=list)  # a sample of those of its weights
+    input_scales: list[Scale] = field(default_factory=list)  # and of those of activations
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -74,6 +76,7 @@ class Account:
     # Each tensor and its file.
     where: dict[str, str] = field(default_factory=dict)
     scales: list[Scale] = field(default_factory=list)
+    input_scales: list[Scale] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     # What publishers get wrong and no engine reads.
     notes: list[Problem] = field(default_factory=list)
@@ -129,9 +132,10 @@ def parse_shard(file: str, size: int, header: bytes) -> Shard:
         found = [
             Scale(file, name, dtype, data + begin, data + end)
             for begin, end, name, dtype, _ in spans
-            if "scale" in name and end > begin and dtype in SCALE_BITS and SCALE_NAME.search(name)
+            if "scale" in name and end > begin and dtype in SCALE_BITS and (SCALE_NAME.search(name) or INPUT_NAME.search(name))
         ]
-        shard.scales = choose(found, SCALES_A_SHARD)
+        shard.scales = choose([scale for scale in found if not INPUT_NAME.search(scale.name)], SCALES_A_SHARD)
+        shard.input_scales = choose([scale for scale in found if INPUT_NAME.search(scale.name)], SCALES_A_SHARD)
     return shard
 
 
@@ -174,6 +178,7 @@ def account(shards: Iterable[Shard], index: bytes | None, known: Iterable[str] =
             readable.add(shard.file)
         dtypes |= shard.dtypes
         result.scales += shard.scales
+        result.input_scales += shard.input_scales
         if used and shard.file not in used:
             if shard.file not in expected_extra:
                 result.problems.append(Problem(shard.file, "a shard that the index does not name", f"only {INDEX}'s"))

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from ansible.module_utils.sparklanes.weights.home import Home
 
-# Of weights. Those of activations (input_scale, k_scale) are 1 where nothing was calibrated.
+# Of weights. Those of activations (input_scale, k_scale) are 1 where nothing was calibrated, but 0 is never one.
 NAME = re.compile(r"(?:^|[._])(?:weight_scale(?:_inv|_2)?|weight_scales|scales|qscale)$")
+INPUT = re.compile(r"(?:^|[._])input(?:_global)?_scale$")
 # Element width and, where the type has them, masks: of the sign, of the magnitude, of what is not finite.
 # F8_E4M3 has no infinity, and one code of not-a-number. F8_E8M0 is an exponent: never zero, 0xff is not-a-number.
 BITS = {
@@ -53,8 +54,8 @@ def choose(scales: Sequence[Scale], count: int, seed: int = 0) -> list[Scale]:
     return random.Random(seed).sample(list(scales), count) if len(scales) > count else list(scales)
 
 
-def judge(dtype: str, data: bytes) -> str:
-    """What is wrong with these values, or nothing."""
+def judge(dtype: str, data: bytes, alike: bool = True) -> str:
+    """What is wrong with these values, or nothing. alike: many that are all the same are wrong too."""
     code, sign, magnitude, infinite = BITS[dtype]
     values = array(code)
     values.frombytes(data[: len(data) - len(data) % values.itemsize])
@@ -68,7 +69,7 @@ def judge(dtype: str, data: bytes) -> str:
         return "not a finite number"
     if sign and any(value & sign for value in kinds):
         return "a negative value"
-    if len(kinds) == 1 and len(values) >= SAME:
+    if alike and len(kinds) == 1 and len(values) >= SAME:
         return f"{len(values)} values that are all the same"
     return ""
 

@@ -18,6 +18,7 @@ from ansible.module_utils.sparklanes.docker.inside import strays
 from ansible.module_utils.sparklanes.host.mounts import Mount, where
 from ansible.module_utils.sparklanes.weights import hub_cache
 from ansible.module_utils.sparklanes.weights.folder import Assessment, ModelStore, Seen, assess, listing, look
+from ansible.module_utils.sparklanes.weights.gist import gist
 from ansible.module_utils.sparklanes.weights.home import Home, LeadsAway
 from ansible.module_utils.sparklanes.weights.model import Manifest, Model, Record
 from ansible.module_utils.sparklanes.weights.safetensors import SUFFIX, Account, scan
@@ -141,11 +142,18 @@ def family_checks(model: Model, host: str, config: Mapping[str, Any]) -> list[Ch
     return checks
 
 
-def scale_checks(model: Model, host: str, account: Account) -> list[Check]:
+def weights_alone(config: Mapping[str, Any]) -> bool:
+    """Only weights are quantized: an engine never reads the scales of activations that may lie there."""
+    told = config.get("quantization_config") or {}
+    return "A16" in str(told.get("quant_algo") or "")
+
+
+def scale_checks(model: Model, host: str, account: Account, weights_only: bool = False) -> list[Check]:
     """A sample of quantization scales. Their bytes are read; see scales.py for what can't be."""
     checks = []
-    for scale in choose(account.scales, model.scale_samples):
-        wrong = judge(scale.dtype, read_scale(Path(model.path), scale))
+    inputs = [] if weights_only else choose(account.input_scales, model.scale_samples)
+    for scale in [*choose(account.scales, model.scale_samples), *inputs]:
+        wrong = judge(scale.dtype, read_scale(Path(model.path), scale), alike=scale not in inputs)
         if wrong:
             found = f"{model.path}/{scale.file}: {scale.name}: {wrong}"
             remedy = (
@@ -202,6 +210,7 @@ class Standing:
     account: Account | None = None
     lacking: list[str] = field(default_factory=list)
     mount: Mount | None = None
+    gist: Mapping[str, Any] | None = None  # None: not complete, so nobody read it
 
     @property
     def fixable(self) -> bool:
@@ -228,6 +237,7 @@ class Standing:
             "free_bytes": free_bytes(self.model.path),
             "filesystem": self.mount.kind if self.mount else "",
             "server": self.mount.server if self.mount else "",
+            "gist": self.gist,
         }
 
 
@@ -278,8 +288,10 @@ def _standing(model: Model, host: str, store: ModelStore, manifest: Manifest | N
         checks += account_checks(model, host, result.account) + digest_checks(model, host, records)
         with Home(folder) as home:
             config = home.json("config.json") or {}
+            quantizer = home.json("hf_quant_config.json") if home.has("hf_quant_config.json") else None
+        result.gist = gist(config, quantizer, result.account.where)
         checks += family_checks(model, host, config)
-        checks += scale_checks(model, host, result.account)
+        checks += scale_checks(model, host, result.account, weights_alone(result.gist["config"]))
         result.staged = not any(check.status == FAIL for check in checks)
         if result.staged:
             found = f"{len(saved.files)} files, {human_bytes(saved.bytes)}, {result.account.tensors:,} tensors"

@@ -11,6 +11,7 @@ from ansible.module_utils.sparklanes.common.checks import Check
 from ansible.module_utils.sparklanes.gates import forcing, launch
 from ansible.module_utils.sparklanes.quality.teacher_forcing import bank as banks
 from hostvars import registered
+from lane_files import options, resolved
 from test_budget import measured
 from test_readiness import FABRICS, HOSTS, SPECS, facts, world
 
@@ -64,6 +65,29 @@ def test_gate_a_is_one_table_of_host_image_memory_and_readiness() -> None:
     assert {"s1 MEM.SHM", "s1 BUDGET.UTILIZATION", "s1 IMAGE.PINS", "s1 HOST.FACTS", "s2 HOST.FACTS"} <= failed(
         gate_a(known, dict.fromkeys(HOSTS, lane))
     )
+
+
+def test_gate_a_holds_what_the_sparks_have_against_the_traps_of_the_lane() -> None:
+    """Config of the weights and versions of the image: preflight asks no Spark."""
+    lane = resolved("flash_nvfp4_dflash2_tp2", lane_image_site={"pins": {"nccl": None}})
+    gist = {"config": {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "tensors": ["a.*.weight"]}
+    probe = {"packages": {"nvidia-nccl-cu13": "2.29.7"}}
+    image = {**facts()["image"], "probe": probe}
+
+    def traps(models: Any, asked: Any) -> set[tuple[str, str]]:
+        staging: dict[str, Any] = {"s1": {"staged": True, "models": models}, "s2": {"staged": True}}
+        known = world({"s1": facts(image=asked), "s2": facts()}, model_weights_result=staging)
+        made = gate_a(known, dict.fromkeys(HOSTS, lane), schema=options())
+        return {(check.host, check.id) for check in made if check.id.startswith("TRAP.")}
+
+    bad = [{"name": "model", "gist": gist}, {"name": "drafter", "gist": {"config": {"architectures": ["DFlashDraftModel"]}}}]
+    assert traps(bad, None) == {
+        ("s1", "TRAP.WEIGHTS_MODELOPT"),
+        ("s1", "TRAP.NVFP4_INPUT_SCALE"),
+        ("s1", "TRAP.SPEC_DRAFTER_RENAMED"),
+    }
+    assert traps([{"name": "model", "gist": None}], image) == {("s1", "TRAP.PIN_NCCL"), ("s2", "TRAP.PIN_NCCL")}
+    assert traps([], None) == set()
 
 
 @pytest.mark.parametrize(

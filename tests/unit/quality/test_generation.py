@@ -126,6 +126,30 @@ def test_drafts_against_what_the_lane_expects(accepted: int, fails: list[str], s
     assert the(generation.draft_checks("s1", spec(500, 1000, accepted, [accepted - 1, 1]), told, MTP)).status == status
 
 
+def test_drafts_that_were_measured_in_other_ways_count_too_and_a_broken_capture_fails() -> None:
+    told = {"lane_expect": {"acceptance": {"c1": 0.9}, "also": [{"acceptance": {"prose": 0.3}}, {"method": "x"}]}}
+    assert the(generation.draft_checks("s1", spec(500, 1000, 160, [159, 1]), told, MTP)).status == "pass"
+    assert the(generation.draft_checks("s1", spec(500, 1000, 140, [139, 1]), told, MTP)).status == "warn"
+    broken = {"lane_expect": {"acceptance": {"lowest": 0.5}, "acceptance_broken": 0.15}}
+    check = the(generation.draft_checks("s1", spec(500, 1000, 150, [149, 1]), broken, MTP))
+    assert (check.status, "lane_expect.acceptance_broken" in check.expected) == ("fail", True)
+    assert the(generation.draft_checks("s1", spec(500, 1000, 151, [150, 1]), broken, MTP)).status == "warn"
+    assert the(generation.draft_checks("s1", spec(300, 600, 60, [59, 1]), broken, MTP)).status == "pass", "too few to judge"
+
+
+def test_a_position_that_accepts_less_than_half_of_what_was_measured() -> None:
+    told = {
+        "lane_expect": {
+            "acceptance": {"c1": 0.4, "position_1": 0.6, "position_2": 0.2},
+            "also": [{"acceptance": {"position_2": 0.1}}],
+        }
+    }
+    check = the(generation.draft_checks("s1", spec(1000, 2000, 720, [700, 20]), told, MTP))
+    assert (check.status, "at position 2 0.020" in check.found) == ("warn", True)
+    assert the(generation.draft_checks("s1", spec(1000, 2000, 760, [700, 60]), told, MTP)).status == "pass"
+    assert the(generation.draft_checks("s1", spec(390, 780, 275, [273, 2]), told, MTP)).status == "pass", "39 were to be expected"
+
+
 def test_real_counters_of_drafts() -> None:
     """The metrics of two real engines with a drafter, n-gram and another model, after a load."""
     for name in ("D-ngram", "D-draft"):

@@ -47,7 +47,7 @@ BIG: Lane = {
     "lane_drafter": {**DRAFTER, "repo": "incoai/GLM-5.3-DFlash2"},
     "lane_overlays": OVERLAYS,
     "lane_served_model_name": ["glm-5.3"],
-    "lane_max_model_len": 262_144,
+    "lane_max_model_len": 270_000,
     "lane_max_num_seqs": 6,
     "lane_max_num_batched_tokens": 8192,
     "lane_gpu_memory_utilization": 0.91,
@@ -149,6 +149,24 @@ NVFP4_BIG: Lane = {"lane_kv_cache_dtype": "nvfp4_ds_mla", "lane_overlays": NVFP4
 SIZES = [6, 12, 18, 24, 30, 36]
 PIN = 6 * 2**30
 PROVED = {"kv_pin_proof": {"bytes": PIN, "prompt_tokens": 28_818}}
+
+
+def staged(model: Lane | None = None, tensors: list[str] | None = None, drafter: Lane | None = None) -> Lane:
+    """What a Spark holds: config.json of the model, the names of its tensors, config.json of the drafter."""
+    return {"staged": {"model": {"config": model or {}, "tensors": tensors or []}, "drafter": {"config": drafter or {}}}}
+
+
+def quantized(*tensors: str, **config: Any) -> Lane:
+    return staged({"quantization_config": config}, list(tensors))
+
+
+W4A4 = {
+    "config_groups": {"group_0": {"input_activations": {"num_bits": 4, "dynamic": "local"}}},
+    "format": "nvfp4-pack-quantized",
+}
+BIG_DRAFT = {"architectures": ["DFlash2DraftModel"], "hidden_size": 6144}
+FLASH_DRAFT = {**BIG_DRAFT, "hidden_size": 4096}
+QWEN = model(repo="Qwen/Qwen3-30B-A3B")
 
 Case = tuple[str, Lane]
 # id → lanes that walk into it, near misses that don't
@@ -269,8 +287,8 @@ CASES: dict[str, tuple[list[Case], list[Case]]] = {
         [("sm120", {"lane_max_num_batched_tokens": 16_384, "lane_max_model_len": 524_288}), ("sm120", {"lane_max_num_batched_tokens": 32_768}), ("hopper", {"lane_max_num_batched_tokens": 32_768, "lane_max_model_len": 524_288})],
     ),
     "INDEXER_WIDTH": (
-        [("big", {"lane_max_model_len": 80_000})],
-        [("big", {"lane_max_model_len": 80_000, "lane_overlays": INDEXER}), ("big", {"lane_max_model_len": 270_000}), ("big", {"lane_max_model_len": 80_000, **NO_DRAFTER})],
+        [("big", {"lane_max_model_len": 80_000}), ("big", {"lane_max_model_len": 262_144}), ("big", {"lane_max_model_len": 79_936})],
+        [("big", {"lane_max_model_len": 80_000, "lane_overlays": INDEXER}), ("big", {"lane_max_model_len": 270_000}), ("big", {"lane_max_model_len": 80_000, **NO_DRAFTER}), ("big", {"lane_max_model_len": 80_001}), ("big", {"lane_max_model_len": None})],
     ),
     "DCP_PREFILL": ([("big", {"lane_max_num_batched_tokens": 2048, **args(decode_context_parallel_size=4)})], [("big", {})]),
     "FLAG_UNKNOWN": (
@@ -355,7 +373,91 @@ CASES: dict[str, tuple[list[Case], list[Case]]] = {
     ),
     "IMAGE_OLD": ([("flash", image(tag="sm121-v6-dflash2")), ("flash", image(repository="vllm/vllm-openai", tag="glm53-flash-arm64-cu130"))], [("flash", {}), ("hopper", {})]),
     "IMAGE_NIGHTLY_GB10": ([("flash", image(vllm="0.28.1rc1.dev580+g385dce36b"))], [("hopper", image(vllm="0.28.1rc1.dev580+g385dce36b")), ("flash", image(vllm="0.28.1rc1.dev581+gabcdef012"))]),
-    "WEIGHTS_MODELOPT": ([("flash", model(repo="LibertAIDAI/GLM-5.3-Flash-NVFP4"))], [("flash", {}), ("flash", W4A16)]),
+    "WEIGHTS_MODELOPT": (
+        [
+            ("flash", model(repo="LibertAIDAI/GLM-5.3-Flash-NVFP4")),
+            ("flash", model(repo="zai-org/GLM-5.3-Flash-NVFP4", expect={"shards": 120})),
+            ("flash", quantized(quant_method="modelopt", ignore=["lm_head", "model.layers.*.mlp.gate"])),
+            ("flash", {**model(repo="me/GLM-5.3-Flash-mine"), **quantized(quant_method="modelopt", exclude_modules=["lm_head"])}),
+        ],
+        [
+            ("flash", {}),
+            ("flash", W4A16),
+            ("flash", model(repo="zai-org/GLM-5.3-Flash-NVFP4", expect={"shards": 33})),
+            ("flash", quantized(quant_method="compressed-tensors")),
+            ("flash", quantized(quant_method="modelopt", ignore=["lm_head", "model.layers.*.self_attn.q_proj"])),
+            ("big", quantized(quant_method="modelopt")),
+        ],
+    ),
+    "NVFP4_INPUT_SCALE": (
+        [
+            ("flash", quantized("a.*.weight", "a.*.weight_scale_2", quant_method="modelopt", quant_algo="NVFP4")),
+            ("flash", quantized("a.*.weight_packed", **W4A4)),
+        ],
+        [
+            ("flash", {}),
+            ("flash", quantized("a.*.weight", "a.*.input_scale", quant_algo="NVFP4")),
+            ("flash", quantized("a.*.weight", quant_algo="W4A16_NVFP4")),
+            ("flash", quantized("a.*.weight", quant_algo="NVFP4", activation_scheme="dynamic")),
+            ("flash", quantized("a.*.weight_packed", "a.*.input_global_scale", **W4A4)),
+            ("flash", quantized("a.*.weight_packed", format="nvfp4-pack-quantized", config_groups={"group_0": {"input_activations": None}})),
+            ("flash", quantized("a.*.weight_packed", quant_method="compressed-tensors", format="pack-quantized")),
+        ],
+    ),
+    "LOADER_PRELOADED": (
+        [("flash", args(load_format="ipc_cache")), ("flash", container(command_prefix=["vllm", "preload"])), ("hopper", args(load_format="ipc_cache"))],
+        [("flash", args(load_format="auto")), ("flash", container(command_prefix=["vllm", "serve"]))],
+    ),
+    "SPEC_DRAFTER_RENAMED": (
+        [("flash", staged(drafter={**FLASH_DRAFT, "architectures": ["DFlashDraftModel"]}))],
+        [("flash", staged(drafter=FLASH_DRAFT)), ("flash", staged(drafter={})), ("flash", {"lane_drafter_site": {"repo": "z-lab/other-dflash"}, **staged(drafter={"architectures": ["X"]})})],
+    ),
+    "SPEC_DRAFTER_OTHER": (
+        [
+            ("flash", {"lane_drafter_site": {"repo": "incoai/GLM-5.3-DFlash2"}}),
+            ("big", {"lane_drafter_site": {"repo": "incoai/GLM-5.3-Flash-DFlash2"}}),
+            ("flash", QWEN),
+            ("big", QWEN),
+            ("flash", staged(drafter=BIG_DRAFT)),
+            ("big", staged(drafter=FLASH_DRAFT)),
+        ],
+        [
+            ("flash", {}),
+            ("big", {}),
+            ("flash", {**QWEN, "lane_drafter_site": {"repo": "z-lab/Qwen3-DFlash"}}),
+            ("flash", staged(drafter=FLASH_DRAFT)),
+            ("big", staged(drafter=BIG_DRAFT)),
+            ("flash", staged(drafter={"architectures": ["DFlash2DraftModel"]})),
+            ("flash", {**NO_DRAFTER, **staged(drafter=BIG_DRAFT)}),
+        ],
+    ),
+    "SPEC_MTP_PREFIX_GRAPHS": (
+        [("flash", {**NO_DRAFTER, "lane_engine_args_host": {"--enable-prefix-caching": True, "--enforce-eager": None}}), ("big", {"lane_drafter": {}, **args(speculative_config={"method": "mtp", "model": None}, enable_prefix_caching=True)})],
+        [("flash", {**NO_DRAFTER, "lane_engine_args_host": {"--enable-prefix-caching": True}}), ("flash", {**NO_DRAFTER, "lane_engine_args_host": {"--enforce-eager": None}}), ("big", args(enable_prefix_caching=True)), ("hopper", args(enable_prefix_caching=True))],
+    ),
+    "THINKING_BUDGET": (
+        [("big", args(override_generation_config={"max_new_tokens": 512})), ("hopper", args(override_generation_config='{"max_tokens": 4095}'))],
+        [("big", args(override_generation_config={"max_new_tokens": 4096})), ("flash", args(override_generation_config={"max_new_tokens": 512})), ("big", {})],
+    ),
+    "TEMPERATURE_DRAFTS": ([("flash", {}), ("big", {})], [("hopper", {}), ("flash", NO_DRAFTER)]),
+    "THINKING_PROSE": ([("flash", {})], [("big", {}), ("hopper", {}), ("flash", QWEN)]),
+    "WEIGHTS_W4A4": ([("flash", {})], [("flash", W4A16), ("flash", model(repo="nvidia/GLM-5.3-Flash-NVFP4"))]),
+    "WEIGHTS_VISION": ([("hopper", {})], [("hopper", args(language_model_only=True)), ("flash", W4A16)]),
+    "PREFIX_RETENTION": (
+        [("flash", image(repository="aidendle94/sparkrun-vllm-glm53-gb10", tag="production-1.2")), ("flash", {**image(repository="aidendle94/sparkrun-vllm-glm53-gb10"), **container(entrypoint="vllm", command_prefix=["serve"])})],
+        [("flash", {**image(repository="aidendle94/sparkrun-vllm-glm53-gb10"), **container(entrypoint="bash", command_prefix=["-lc", 'unset VLLM_PREFIX_CACHE_RETENTION_INTERVAL; exec vllm serve "$@"', "vllm"])}), ("flash", {})],
+    ),
+    "IMAGE_KERNELS": (
+        [("big", NVFP4_BIG), ("big", {**NVFP4_BIG, **image(tag="dflash2-port2")})],
+        [("big", {**NVFP4_BIG, **image(tag="nvfp4-dflash2-p2")}), ("big", {**NVFP4_BIG, **image(repository="mine/engine", tag="v1")}), ("big", {})],
+    ),
+    "IMAGE_FLASH": ([("big", image(repository="keys-vllm-glm53", tag="b12x-dflash2-v1")), ("big", image(repository="ghcr.io/tonyd2wild/vllm-glm53-flash"))], [("big", {}), ("flash", {})]),
+    "IMAGE_743B": ([("flash", image(repository="vllm-glm52-b12x", tag="dflash2-port2"))], [("flash", {}), ("big", {})]),
+    "SPEC_CORRUPTION_SM90": ([("hopper", HOPPER_DFLASH)], [("hopper", {}), ("flash", {})]),
+    "GRAPHS_CAPTURE_SM90": ([("hopper", {}), ("hopper", args(max_cudagraph_capture_size=512))], [("hopper", args(max_cudagraph_capture_size=1536)), ("hopper", {"lane_max_num_seqs": 170}), ("sm120", {"lane_max_num_seqs": 512})]),
+    "REPLICAS_SM90": ([("hopper", {"lane_tensor_parallel_size": 8, "lane_nodes": 8})], [("hopper", {}), ("sm120", {"lane_tensor_parallel_size": 8})]),
+    "SPEC_MTP_SM120": ([("sm120", args(speculative_config=None))], [("sm120", {}), ("hopper", args(speculative_config=None))]),
+    "THINKING_WALL_SM120": ([("sm120", {})], [("hopper", {}), ("sm120", args(default_chat_template_kwargs={"enable_thinking": False}))]),
     "WEIGHTS_CONFIG_OLD": ([("hopper", model(config_sha256="92ae6f37" + "0" * 56)), ("hopper", model(sha256={"config.json": "92ae6f37" + "0" * 56}))], [("hopper", model(config_sha256="a" * 64))]),
     "MEMORY_SIZES": (
         [("flash", container(memory="112 gigs")), ("flash", container(memory="112g", memory_swap="64g")), ("flash", container(memory_swap="64g")), ("flash", container(shm_size="0"))],
@@ -394,6 +496,7 @@ CASES: dict[str, tuple[list[Case], list[Case]]] = {
 
 
 def resolve(base: str, more: Lane) -> Lane:
+    more = {name: value for name, value in more.items() if name != "staged"}
     made, wrong = lane_schema.resolve({**read("sparks/traps"), **known_of(FAMILIES[base]), **BASES[base], **more}, OPTIONS, "s1")
     assert [check for check in wrong if check.status != "pass"] == []
     return made
@@ -407,7 +510,8 @@ def found(base: str, more: Lane, id: str) -> list[str]:
     lane = resolve(base, more)
     rules, faults = traps_rules.rules_of(lane, OPTIONS)
     assert faults == []
-    return [text for rule in rules if rule.id == id for text in rule.find(lane_view.View(lane))]
+    views = [lane_view.View(lane), *([lane_view.View(lane, more["staged"])] if "staged" in more else [])]
+    return [text for view in views for rule in rules if rule.id == id for text in rule.find(view)]
 
 
 TRIPS = [(id, base, more) for id, (trips, _) in CASES.items() for base, more in trips]
@@ -448,6 +552,35 @@ def test_a_rule_says_what_why_and_who(rule: traps_frame.Rule) -> None:
     assert not rule.want.endswith(".")
     assert any(name in rule.source for name in (*SOURCES, "Linux")), rule.source
     assert rule.severity in (traps_frame.REFUSE, traps_frame.ADVISE, traps_frame.NOTE)
+
+
+# --- what only a Spark shows -----------------------------------------------------------------------------------
+
+NO_SCALES = quantized("a.*.weight", quant_algo="NVFP4")["staged"]
+
+
+def test_what_a_spark_holds_is_judged_there_and_what_the_lane_says_is_not_said_again() -> None:
+    lane = resolve("flash", model(repo="LibertAIDAI/GLM-5.3-Flash-NVFP4"))
+    assert [check.id for check in traps_rules.trap_checks(lane, "s1", OPTIONS)] == ["TRAP.WEIGHTS_MODELOPT"]
+    assert traps_rules.measured_checks(lane, "s1", OPTIONS, None, {}) == []
+    (check,) = traps_rules.measured_checks(lane, "s1", OPTIONS, NO_SCALES, {})
+    assert (check.id, check.host, check.status) == ("TRAP.NVFP4_INPUT_SCALE", "s1", "fail")
+    assert "W4A16_NVFP4" in check.remedy
+    accepted = {**lane, "lane_accept": {"TRAP.NVFP4_INPUT_SCALE": "Marlin reads none"}}
+    (check,) = traps_rules.measured_checks(accepted, "s1", OPTIONS, NO_SCALES, {})
+    assert (check.status, check.found.endswith("Accepted: Marlin reads none")) == ("warn", True)
+
+
+def test_versions_that_an_image_really_has_walk_into_traps_that_the_lane_does_not_state() -> None:
+    lane = resolve("flash", image(pins={"nccl": None, "flashinfer": None}))
+    assert traps_rules.trap_checks(lane, "s1", OPTIONS)[0].id == "LANE.TRAPS"
+    found = traps_rules.measured_checks(
+        lane, "s1", OPTIONS, None, {"nccl": "2.29.7", "flashinfer": "0.6.17", "cutlass_dsl": "4.7.0, 4.6.2"}
+    )
+    assert {check.id for check in found} == {"TRAP.PIN_NCCL", "TRAP.PIN_FLASHINFER"}, (
+        "what the lane states is IMAGE.PINS' to compare"
+    )
+    assert traps_rules.measured_checks(lane, "s1", OPTIONS, None, {"nccl": "2.30.7", "flashinfer": "0.6.18"}) == []
 
 
 # --- exceptions ------------------------------------------------------------------------------------------------

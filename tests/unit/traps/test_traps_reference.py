@@ -25,7 +25,8 @@ HEAD = """\
 Made from `group_vars/`, `module_utils/sparklanes/traps/` and `docs/traps_elsewhere.yml` by
 `UPDATE_DOCS=1 pytest tests/unit/traps/test_traps_reference.py`; change them there.
 
-What people who served these models on Sparks paid for, as rules. Preflight applies them to every lane, before any Spark is asked anything.
+What people who served these models on Sparks paid for, as rules. Preflight applies them to every lane, before any Spark is asked anything; those that ask
+what the files of a model or the libraries of an image say are applied by gate A of a launch, before anything is stopped.
 A rule *refuses*, *warns*, or leaves a *note* above the commands that `playbooks/render.yml` prints. What breaks on one GPU need not on another:
 rules look at `lane_gpu_arch`, `sm_121` being a Spark.
 
@@ -78,6 +79,7 @@ Without `found` the values of the names in `when` are shown; `what` and `found` 
 | `[absent, "> 8"]` | one of these |
 | `{not: fp8}`, `{not: [a, b]}` | not so; what is absent is not `fp8` either |
 | `{all: ["> 4", "< 9"]}` | all of these |
+| `{multiple_of: 64}` | a whole number of times this number |
 
 A name with several values, as a list has, meets a condition when one of its values does. In `found`, `{NAME}` is the value,
 `{NAME:,}` with thousands set apart, `{NAME|text}` the text where it is absent.
@@ -91,7 +93,12 @@ NAMES = {
     "`--FLAG.PART`": "a part of a flag that takes JSON, as `--speculative-config.method`; `--FLAG.*PART` at any depth",
     "`env.NAME`": "a variable of the engine's environment",
     "`lane_…`": "a [variable of a lane](lane-reference.md), a dotted part of it too: `lane_model.repo`, `lane_image.pins.nccl`",
-} | {f"`{name}`": means for name, (_, _, means) in traps_names.DERIVED.items()}
+    **{f"`{name}`": means for name, (_, _, means) in traps_names.DERIVED.items()},
+    **{
+        f"`{name}{'' if name == 'tensors' else '.…'}`": f"{means}; judged before the stop, on each Spark"
+        for name, (_, _, means) in traps_names.STAGED.items()
+    },
+}
 
 
 def cell(text: str) -> str:

@@ -88,18 +88,32 @@ def test_which_tensors_are_scales_of_weights(name: str, is_one: bool) -> None:
     assert bool(weights_scales.NAME.search(name)) is is_one
 
 
-def standing(folder: Path, scale: tuple[str, bytes], **expect: Any) -> list[str]:
+def standing(
+    folder: Path, scale: tuple[str, bytes], name: str = "a.weight_scale", weights_only: bool = False, **expect: Any
+) -> list[str]:
     """The failed checks of a checkpoint with one more shard, that holds this scale tensor."""
     checkpoint(folder, shards=1)
     (folder / "model.safetensors.index.json").unlink()
     dtype, data = scale
     width = safetensors.BITS[dtype] // 8
-    tensors = {"a.weight": ("U8", [7], b"padding"), "a.weight_scale": (dtype, [len(data) // width], data)}
+    tensors = {"a.weight": ("U8", [7], b"padding"), name: (dtype, [len(data) // width], data)}
     (folder / "scales.safetensors").write_bytes(shard(tensors))
     model = weights_model.Model.from_dict({"name": "model", "path": str(folder), "expect": expect})
     account = safetensors.scan(folder)
     assert account.problems == []
-    return [f"{check.id} {check.found}" for check in weights_standing.scale_checks(model, "s1", account)]
+    return [f"{check.id} {check.found}" for check in weights_standing.scale_checks(model, "s1", account, weights_only)]
+
+
+@pytest.mark.parametrize("name", ["a.input_scale", "a.input_global_scale"])
+def test_a_scale_of_activations_is_never_zero_where_activations_are_quantized(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "m"
+    (found,) = standing(folder, ("F32", bytes(4)), name)
+    assert found.endswith(f"{name}: 1 of 1 values are zero")
+    assert standing(folder, ("F32", bytes(4)), name, weights_only=True) == []
+    assert standing(folder, ("F32", struct.pack("<f", 1.0) * 64), name) == [], "1 is what nobody calibrated"
+    assert weights_standing.weights_alone({"quantization_config": {"quant_algo": "W4A16_NVFP4"}})
+    assert not weights_standing.weights_alone({"quantization_config": {"quant_algo": "NVFP4"}})
+    assert not weights_standing.weights_alone({})
 
 
 def test_the_bytes_of_the_tensor_itself_are_read(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def _env_faults(lane: Mapping[str, Any]) -> Iterator[Fault]:
                 "LANE.ENV",
                 f"{name} stands in lane_engine_env, but differs per Spark",
                 "derived from the fabric",
-                f"Remove it. If this engine reads it beside the usual ones: lane_fabric_env: {{{name}: …}}.",
+                "Remove it: role roce sets it where the fabric asks for it (docs/fabric.md)."
+                if name in FABRIC_ONLY
+                else f"Remove it. If this engine reads it beside the usual ones: lane_fabric_env: {{{name}: …}}.",
             )
         elif name in secrets or secret_name(name) or secret_value(str(value)):
             yield Fault("LANE.ENV", f"{name} would put a secret into a rendered file", "its name in lane_secret_env", "")

@@ -7,16 +7,22 @@ Two references, made apart from our lanes (tests/fixtures/lane/README.md): `fact
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import docker_commands
 import pytest
+import roce_trees
 import yaml
 from ansible.module_utils.sparklanes.engine import flags as engine_flags
-from ansible.module_utils.sparklanes.fabric.names import FABRIC_ONLY
+from ansible.module_utils.sparklanes.fabric.devices import read_node
+from ansible.module_utils.sparklanes.fabric.node import detect
+from ansible.module_utils.sparklanes.fabric.options import read_options
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import rules as lane_rules
 from ansible.module_utils.sparklanes.lane import state as lane_state
@@ -58,22 +64,31 @@ def addresses(lane: str) -> list[str]:
     return found
 
 
-def fabric_env(lane: str) -> dict[str, str]:
-    """What role roce would say on the source's fleet: every variable of its launcher that belongs to the fabric."""
-    env = FACTS[lane].get("env") or {}
-    recorded = {**(env.get("fabric") or {}), **(env["fixed"] if isinstance(env.get("fixed"), dict) else {})}
-    return {name: str(value) for name, value in recorded.items() if name in FABRIC_ONLY}
+@functools.cache
+def detected(port: str) -> dict[str, Any]:
+    """What role roce says, by its own detection, of a Spark with a cable on this port and an address on each half of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = roce_trees.spark(ports=port).write(Path(folder))
+        texts = [(root / name).read_text(encoding="utf-8") for name in ("ip_j_addr.json", "ip_dj_link.json")]
+        return dict(detect(read_node(str(root), *texts), read_options({"strict": True})))
+
+
+def fabric_of(lane: str) -> dict[str, Any]:
+    """The fabric of a Spark that is cabled as those of the source; both halves of the port have addresses, as roce wants them."""
+    recorded = (FACTS[lane].get("env") or {}).get("fabric") or {}
+    return detected("1" if "f1" in str(recorded.get("NCCL_IB_HCA")) else "0")
 
 
 def ours(lane: str, rank: int, **more: Any) -> dict[str, Any]:
     """The rank as we render it. The image by its tag: digests are compared on their own."""
-    env = fabric_env(lane)
+    found = fabric_of(lane)
+    assert not found["errors"], found["errors"]
     fabrics = {
         f"s{number}": {
             "transport": "roce",
             "host_ip": address,
-            "ifname": env.get("NCCL_SOCKET_IFNAME", "fabric0"),
-            "env": env,
+            "ifname": found["env"]["GLOO_SOCKET_IFNAME"],
+            "env": found["env"],
             "rails": [],
         }
         for number, address in enumerate(addresses(lane))
@@ -94,7 +109,15 @@ def filled(value: Any, lane: str, rank: int) -> str:
         return head
     if text.startswith(("<this rank's fabric IP", "<rank IP")) or re.fullmatch(r"[\d.]+-\d", text):
         return own
-    for name, meant in (("$HEAD_IP", head), ("$HOST_IP", own), ("$NODE_IP", own), ("$RANK", str(rank)), ("<rank>", str(rank))):
+    device = fabric_of(lane)["env"]["GLOO_SOCKET_IFNAME"]
+    for name, meant in (
+        ("$HEAD_IP", head),
+        ("$HOST_IP", own),
+        ("$NODE_IP", own),
+        ("$NIC", device),
+        ("$RANK", str(rank)),
+        ("<rank>", str(rank)),
+    ):
         text = text.replace(name, meant)
     return text
 

@@ -48,6 +48,7 @@ from ansible.module_utils.sparklanes.gates import ground as gates_ground
 from ansible.module_utils.sparklanes.gates import health as gates_health
 from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from ansible.module_utils.sparklanes.gates import reboot as gates_reboot
+from ansible.module_utils.sparklanes.gates import restored as gates_restored
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
@@ -62,6 +63,7 @@ from ansible.module_utils.sparklanes.quality.decode import verdict as decode_ver
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
 from ansible.module_utils.sparklanes.quality.teacher_forcing import report as teacher_forcing_report
 from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import make_bank
+from ansible.module_utils.sparklanes.quality.teacher_forcing.bank import named as bank_named
 from ansible.module_utils.sparklanes.rank import boot as rank_boot
 from ansible.module_utils.sparklanes.rank import checks as rank_checks
 from ansible.module_utils.sparklanes.rank import drift, overlays
@@ -438,9 +440,10 @@ def teacher_forcing_judge(
     host: str = "deployment",
 ) -> dict[str, Any]:
     """The verdict on a record: verdict (pass, fail, invalid), reason, checks, statistics, report (lines for a person)."""
+    held = read_given(bank, "bank")
     try:
         made = judging.judge(
-            read_given(bank, "bank"),
+            held,
             read_given(record, "record"),
             lane_schema.plain(limits),
             lane_schema.plain(identity),
@@ -448,7 +451,7 @@ def teacher_forcing_judge(
         )
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleFilterError(f"teacher forcing could not be judged: {type(error).__name__}: {error}") from error
-    return {**made.to_dict(), "report": teacher_forcing_report.report(made).splitlines()}
+    return {**made.to_dict(), "bank": bank_named(held), "report": teacher_forcing_report.report(made).splitlines()}
 
 
 def decode_judge(
@@ -496,6 +499,29 @@ def bank_checks(lane: Mapping[str, Any], path: str, deployment: str, limits: Map
     except (OSError, ValueError) as error:
         problem = str(error)
     return gates_forcing.bank_checks(deployment, path, bank, problem, lane, lane_schema.plain(limits))
+
+
+def bank_of_restore(
+    current: str, lane: str, judged: Mapping[str, Any], kept: str, place: str, limits: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The bank to judge a restored release of `lane` by. current: path of the lane's bank now, empty for none. kept: path of what was fetched from
+    `place` (the Spark and the file of the bank that the release was judged with)."""
+
+    def candidate(path: str, absent: str) -> gates_restored.Candidate:
+        if not path or not Path(path).is_file():
+            return gates_restored.Candidate(path, problem=absent)
+        try:
+            return gates_restored.Candidate(path, read_given(path, "bank"))
+        except AnsibleFilterError as error:
+            return gates_restored.Candidate(path, problem=str(error))
+
+    return gates_restored.choose(
+        str(lane),
+        lane_schema.plain(judged),
+        candidate(str(kept), f"it could not be had from {place}"),
+        candidate(str(current), ""),
+        lane_schema.plain(limits) or {},
+    )
 
 
 def corpus_texts(folder: str) -> dict[str, Any]:
@@ -553,6 +579,7 @@ class FilterModule:
             "sparklanes_after_reboot": dicts(gates_reboot.after_reboot),
             "sparklanes_alive": dicts(gates_launch.alive),
             "sparklanes_bank_checks": dicts(bank_checks),
+            "sparklanes_bank_of_restore": bank_of_restore,
             "sparklanes_before_reboot": before_reboot,
             "sparklanes_gpu_free": dicts(gates_reboot.gpu_free),
             "sparklanes_corpus": corpus,
@@ -575,6 +602,7 @@ class FilterModule:
             "sparklanes_ranks_alive": dicts(gates_launch.ranks_alive),
             "sparklanes_reach": dicts(gates_launch.reach),
             "sparklanes_reach_plans": gates_launch.reach_plans,
+            "sparklanes_restored": gates_restored.proven,
             "sparklanes_serves": gates_launch.serves,
             "sparklanes_whole_refusal": whole_refusal,
             # gpu

@@ -126,7 +126,7 @@ readiness:
     C(devices) (what is there of each: device, folder, cdi, missing, empty, other),
     C(probes) (each with C(ok), C(small), C(said)), C(exchange) (each with C(outcome) and C(error)), C(master_port) (C(outcome) and C(error), on rank 0 C(listened), C(error) and C(met)),
     C(transaction) (with C(age_seconds) and C(expired)), C(deployment_state), C(releases),
-    C(current_nodes) (of the release that runs, as it was frozen; null where that is not known, C(current_unread) says why), C(last_good) (manifest, api and spec of the frozen release that last passed all gates). What of these is there and can't be read is
+    C(current_nodes) (of the release that runs, as it was frozen; null where that is not known, C(current_unread) says why), C(last_good) (manifest, api and spec of the frozen release that last passed all gates, and on rank 0 in C(judged) the bank and limits that it passed). What of these is there and can't be read is
     C(unreadable) instead, a sentence for a person.
   returned: always
   type: dict
@@ -240,7 +240,12 @@ def recorded(store: Store) -> dict[str, Any]:
         facts["releases"] = store.releases()
         kept = (store.spec(good), store.manifest(good)) if good else (None, None)
         if kept[0] and kept[1]:
-            facts["last_good"] = {"manifest": kept[1], "api": kept[0].get("api") or {}, "spec": kept[0]}
+            facts["last_good"] = {
+                "manifest": kept[1],
+                "api": kept[0].get("api") or {},
+                "spec": kept[0],
+                "judged": store.judged(good),
+            }
     except (OSError, ValueError) as error:
         facts["last_good"] = {"unreadable": str(error)}
     return facts

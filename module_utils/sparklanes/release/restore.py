@@ -18,12 +18,12 @@ Facts = Mapping[str, Any]
 def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_deaths: bool = False) -> dict[str, Any]:
     """Which release to start again, or why none is.
 
-    now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api, specs (of each host) and, where none
-    is started, `refusal` as a sentence.
+    now: host → `readiness` facts in rank order. Returns release (empty for none), manifest, api, specs (of each host), `judged` (what its own
+    launch was judged with, as rank 0 kept it) and, where none is started, `refusal` as a sentence.
     """
 
     def none(text: str) -> dict[str, Any]:
-        return {"release": "", "manifest": {}, "api": {}, "specs": {}, "refusal": text}
+        return {"release": "", "manifest": {}, "api": {}, "specs": {}, "judged": {}, "refusal": text}
 
     if unknown(now) or not now:
         return none(unknown(now) or "no rank was asked")
@@ -58,7 +58,14 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
     if nodes != list(now):
         return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
     specs = {host: dict(kept.get("spec") or {}) for host, kept in frozen.items()}
-    return {"release": release, "manifest": first["manifest"], "api": first["api"], "specs": specs, "refusal": ""}
+    return {
+        "release": release,
+        "manifest": first["manifest"],
+        "api": first["api"],
+        "specs": specs,
+        "judged": dict(first.get("judged") or {}),
+        "refusal": "",
+    }
 
 
 # Checks that what is read or computed fails, where all else is well: bad weights, a bad overlay, bad numbers.

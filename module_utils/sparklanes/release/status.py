@@ -29,8 +29,8 @@ Facts = Mapping[str, Any]
 _SAYS = {
     SERVING: "serving, passed all gates",
     UNBANKED: "serving-unbanked: there is no bank to compare with, so it is not last good",
-    RESTORED: "restored, not judged: it is the last good release, started again after a failure",
-    JUDGED: "restored: the last good release, started again after a failure and judged against its bank",
+    RESTORED: "restored, not judged by its own bank: it is the last good release, started again after a failure",
+    JUDGED: "restored: the last good release, started again after a failure and judged by the bank of its own launch",
     SUSPECT: "suspect: it runs, but was judged again and failed",
 }
 _NEXT = {

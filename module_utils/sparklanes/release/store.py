@@ -188,6 +188,14 @@ class Store:
     def manifest(self, release: str) -> dict[str, Any] | None:
         return read_state(self.release_folder(release) / "release.json")[0]
 
+    def judged(self, release: str) -> dict[str, Any]:
+        """What a release was judged with, as it was noted beside it: `bank` (its name) and `limits`; only rank 0 has it. `unreadable` says
+        why it can't be known: no reason to leave a release down."""
+        try:
+            return read_state(self.release_folder(release) / "judged.json")[0] or {}
+        except Unreadable as error:
+            return {"unreadable": str(error)}
+
     def releases(self) -> list[str]:
         folder = Path(self.root, "releases")
         return sorted(entry.name for entry in folder.iterdir() if _RELEASE.fullmatch(entry.name)) if folder.is_dir() else []

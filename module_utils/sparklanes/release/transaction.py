@@ -26,8 +26,8 @@ SERVING = "serving"
 UNBANKED = "serving-unbanked"
 STOPPED = "stopped"
 FAILED = "failed"
-RESTORED = "restored"  # started again after a failure, alive, and compared with nothing
-JUDGED = "restored-judged"  # the same, and within its bank's own noise
+RESTORED = "restored"  # started again after a failure, alive, and compared with nothing, or with another bank than its own
+JUDGED = "restored-judged"  # the same, and within the noise of the bank that its own launch was judged with
 SUSPECT = "suspect"
 STATUSES = (SERVING, UNBANKED, RESTORED, JUDGED, SUSPECT, STOPPED, FAILED)
 

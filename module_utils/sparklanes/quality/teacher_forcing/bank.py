@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,14 @@ def document(id: str, kind: str, token_ids: Sequence[int], n_prompt: int | None 
 def corpus_sha256(corpus: Mapping[str, Any]) -> str:
     """What names a corpus: ids, classes and tokens of its documents, nothing else."""
     return digest([[doc["id"], doc["class"], doc["n_prompt"], doc["token_ids"]] for doc in corpus["documents"]])
+
+
+def named(bank: Mapping[str, Any]) -> str:
+    """What names a bank among those of a lane, for records and people: `1a2b3c4d5e6f, recorded 2026-11-30`."""
+    runs = bank.get("runs")
+    times = [str(run.get("time") or "")[:10] for run in runs if isinstance(run, Mapping)] if isinstance(runs, list) else []
+    days = [day for day in times if re.fullmatch(r"\d{4}-\d\d-\d\d", day)]
+    return f"{digest(bank)[:12]}, recorded {max(days, default='at a time that it does not say')}"
 
 
 def corpus_problems(corpus: Mapping[str, Any]) -> list[str]:

@@ -562,7 +562,7 @@ class FilterModule:
             "sparklanes_said": said,
             # docker
             "sparklanes_kernels": spread.kernels,
-            "sparklanes_lending_address": spread.lending_address,
+            "sparklanes_lenders": spread.lenders,
             "sparklanes_spreads": spread.spreads,
             "sparklanes_with_image": spread.with_image,
             # engine

@@ -28,6 +28,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     # As in filter_plugins/sparklanes.py.
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
+from ansible.module_utils.sparklanes.lane import site
 from ansible.module_utils.sparklanes.release import receipts
 from ansible.module_utils.sparklanes.screen import nobody, whole, words
 from ansible.module_utils.sparklanes.screen.command import command, completed
@@ -97,9 +98,14 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         """While Ansible's own callback speaks: it does so for the log, unless everything is wanted."""
         return self._terminal.ansible(not self._full, colored)
 
+    def _hints(self, text: str) -> str:
+        """The text with its next commands and files as they are under the command line of this run."""
+        sources = [str(source) for source in context.CLIARGS.get("inventory") or ()]
+        folder = site.shown(site.site_folder(sources, ROOT), ROOT)
+        return site.told(completed(text, context.CLIARGS, C.DEFAULT_HOST_LIST, str(Path.cwd())), folder)
+
     def _say(self, text: str, color: str | None = None, log: bool = False) -> None:
-        typed = context.CLIARGS, C.DEFAULT_HOST_LIST, str(Path.cwd())
-        self._terminal.say(completed(words.clean(text), *typed), color, log)
+        self._terminal.say(self._hints(words.clean(text)), color, log)
 
     def _now(self, host: str, text: str, color: str | None = None) -> None:
         """A line as long_job has them."""
@@ -112,7 +118,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible has no types
         self._verb = Path(str(playbook._file_name)).stem
         folder = self.get_option("log_directory")
         log = Log(ROOT / "artifacts" / "log" if str(folder).endswith("of the project") else Path(folder), self._verb)
-        self._terminal = Terminal(self._display, log)
+        self._terminal = Terminal(self._display, log, self._hints)
         atexit.register(self._interrupted)
         if log.problem:
             self._display.warning(f"There is no log of this run: {log.problem}")

@@ -59,7 +59,7 @@ def page_cache(host: str, facts: Facts) -> Check:
     told = facts.get("page_cache") or {}
     settings, state, active = told.get("settings") or {}, told.get("state") or {}, told.get("active")
     policy = settings.get("policy")
-    remedy = f"On {host}: journalctl -u sparklanes-page-cache; site.yml puts it right."
+    remedy = f"On {host}: journalctl -u sparklanes-page-cache. Run site.yml, which puts it right."
     if not policy:
         return Check("HOST.PAGE_CACHE", host, WARN, "no unit", "a policy", "Run site.yml: role page_cache keeps MemFree up.")
     if policy == "off":

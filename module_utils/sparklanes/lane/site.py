@@ -53,12 +53,13 @@ def unread(sources: Sequence[str], root: Path, lanes: Sequence[str]) -> list[Pat
 
 
 def in_this_site(checks: Sequence[Check], site: str) -> list[Check]:
-    """The checks with the folder of this inventory where their rules, which know no inventory, name the usual one."""
+    """The checks as `told` tells them."""
+    return [replace(check, found=told(check.found, site), remedy=told(check.remedy, site)) for check in checks]
 
-    def moved(text: str) -> str:
-        return _USUAL.sub(lambda _: f"{site}/", text)
 
-    return [replace(check, found=moved(check.found), remedy=moved(check.remedy)) for check in checks]
+def told(text: str, site: str) -> str:
+    """A text with the folder of this inventory where it names the usual one: rules, and modules on a Spark, know no inventory."""
+    return _USUAL.sub(lambda _: f"{site}/", text)
 
 
 def shown(folder: Path, root: Path) -> str:

@@ -29,9 +29,9 @@ VERBS = (
     "stop_",
 )
 
-# A verb as texts name it, ours and those of modules on a Spark: `playbooks/stop.yml -l pair_a`, `ansible-playbook site.yml`.
+# A verb as texts name it, ours and those of modules on a Spark: `playbooks/stop.yml -l pair_a`, `ansible-playbook site.yml`, `Run site.yml`.
 _NAMED = re.compile(
-    r"(?:ansible-playbook )?(?<![\w/.-])(?P<playbook>playbooks/[a-z_]+\.yml|(?<=ansible-playbook )site\.yml)"
+    r"(?:ansible-playbook )?(?<![\w/.-])(?P<playbook>playbooks/[a-z_]+\.yml|(?<=ansible-playbook )site\.yml|(?<=[Rr]un )site\.yml)"
     r"(?P<more>(?: -[elK](?: (?:'[^']*'|\"[^\"]*\"|[\w=:@/.,{}-]*[\w}]))?(?![\w]))*)"
 )
 

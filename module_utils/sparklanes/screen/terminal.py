@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ansible.module_utils.sparklanes.screen.log import Log
@@ -20,8 +20,10 @@ PASS_ON = ("[WARNING]", "[DEPRECATION WARNING]")
 class Terminal:
     """Stands between Ansible's `Display` and the screen."""
 
-    def __init__(self, display: Any, log: Log) -> None:
+    def __init__(self, display: Any, log: Log, hints: Callable[[str], str] = str) -> None:
+        """hints: completes the next commands that a text names. For warnings, which modules and Ansible itself give: all else comes by `say`."""
         self.log = log
+        self._hints = hints
         self._pid = os.getpid()
         self._muted = self._colored = False
         self._display = display
@@ -45,6 +47,7 @@ class Terminal:
         if not screen_only:
             self.log.write(clean(text))
         muted = self._muted and not text.startswith(PASS_ON)
+        text = self._hints(text) if text.startswith(PASS_ON) else text
         if not (muted and screen_only):
             with self._unless_gone(stderr):
                 self._original(text, color=color, stderr=stderr, screen_only=screen_only, log_only=log_only or muted, **more)

@@ -27,7 +27,7 @@ from ansible.module_utils.sparklanes.weights.scales import read as read_scale
 
 # What reading or fetching files doesn't mend.
 FOR_A_PERSON = ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE", "WEIGHTS.LINK", "WEIGHTS.VISIBLE")
-REFETCH = "Run site.yml again with model_weights_repair: true to fetch it anew"
+REFETCH = "Run site.yml -e model_weights_repair=true to fetch it anew"
 
 
 def content_checks(model: Model, host: str, assessment: Assessment, manifest: Manifest, seen: Mapping[str, Seen]) -> list[Check]:

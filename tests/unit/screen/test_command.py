@@ -100,3 +100,6 @@ def test_what_is_no_verb_stays_as_it_is(text: str) -> None:
 
 def test_site_is_a_verb_where_it_is_a_command() -> None:
     assert said("Next: ansible-playbook site.yml -K", subset="s1") == "Next: ansible-playbook site.yml -K -l s1"
+    assert said("Run site.yml, then archive", subset="s1") == "Run ansible-playbook site.yml -l s1, then archive"
+    assert said("remove it; then run site.yml", subset="s1") == "remove it; then run ansible-playbook site.yml -l s1"
+    assert said("Run site.yml -e a=true to do it", subset="s1") == "Run ansible-playbook site.yml -l s1 -e a=true to do it"

@@ -88,6 +88,11 @@ def words(result: Facts) -> str:
     return said if len(said) <= LONGEST else f"{said[:LONGEST]} …"
 
 
+def look_again(host: str) -> str:
+    """What to do where a look itself failed, so that it found nothing: the row has its words."""
+    return f"The look at {host} itself failed, so nothing is known of it: mend what it says, then run this again."
+
+
 def check_rows(result: Any, id: str, host: str, expected: str, remedy: str) -> list[Check]:
     """The checks that a module itself made. Where it made none, or failed beside them, that is a failed row `id`."""
     made = []

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import FAIL, PASS, WARN, Check, judged
-from ansible.module_utils.sparklanes.common.registered import HostVars, Look, look, looks, results
+from ansible.module_utils.sparklanes.common.registered import HostVars, Look, look, look_again, looks, results
 from ansible.module_utils.sparklanes.fabric import reach
 from ansible.module_utils.sparklanes.fabric.netplan import BLOCKS, NOTHING, render
 
@@ -136,7 +136,7 @@ def node_checks(host: str, rails: Sequence[Facts], seen: Look, wanted: str | Non
     """
     if seen.facts is None:
         id_, expected = ("NODE.FACTS", "measured") if seen.broke else ("NODE.REACHABLE", "answers")
-        return [judged(id_, host, None, seen.problem, expected, f"Look at {host}. Nothing was written.")]
+        return [judged(id_, host, None, seen.problem, expected, f"{look_again(host)} Nothing was written.")]
     info = seen.facts
     checks = [
         judged(

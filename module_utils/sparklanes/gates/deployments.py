@@ -41,11 +41,15 @@ def membership_checks(names: Mapping[str, str], groups: Mapping[str, Sequence[st
         outside = [host for host in members if host not in group]
         elsewhere = [f"{host} ({names.get(host) or DEFAULT})" for host in group if (names.get(host) or DEFAULT) != deployment]
         if deployment not in groups:
-            text, remedy = f"{', '.join(members)} say deployment: {deployment}", f"Make {deployment} a group below sparks."
+            text, remedy = (
+                f"{', '.join(members)} say deployment: {deployment}",
+                f"In the inventory, make {deployment} a group below sparks that has them as its hosts, in rank order.",
+            )
             checks.append(Check("DEPLOYMENT.GROUP", deployment, FAIL, text, f"an inventory group named {deployment}", remedy))
         elif outside:
             text = f"{', '.join(outside)} say deployment: {deployment} but are not in that group"
-            checks.append(Check("DEPLOYMENT.GROUP", deployment, FAIL, text, "members of the group", "Correct the inventory."))
+            remedy = f"In the inventory, write {', '.join(outside)} into group {deployment}, or give them another deployment."
+            checks.append(Check("DEPLOYMENT.GROUP", deployment, FAIL, text, "members of the group", remedy))
         elif elsewhere:
             text = f"its group also holds {', '.join(elsewhere)}"
             remedy = "Give each host a deployment of its own group: ranks are all hosts of a group."
@@ -93,7 +97,14 @@ def address_checks(id: str, what: str, addresses: Mapping[str, str | None]) -> l
     if not shared:
         return [Check(id, host, PASS, f"{what} of its own") for host in addresses]
     return [
-        Check(id, ", ".join(hosts), FAIL, f"both have the {what} {address}", "one address a host", "Correct the inventory.")
+        Check(
+            id,
+            ", ".join(hosts),
+            FAIL,
+            f"both have the {what} {address}",
+            "one address a host",
+            f"In the inventory, give {' or '.join(hosts)} another ansible_host, or take one of them out.",
+        )
         for address, hosts in shared.items()
     ]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import Check
-from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, looks, results
+from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, look_again, looks, results
 from ansible.module_utils.sparklanes.docker import gpu_access
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import launch, readiness
@@ -23,7 +23,7 @@ def health(hostvars: HostVars, hosts: Sequence[str], received: float, fatal: Seq
     wanted = {}
     for host, seen in looks(hostvars, hosts, "health_readiness", "readiness").items():
         if seen.facts is not None or seen.broke:
-            made += check_rows(memory[host], "MEM.CMA", host, "measured", f"Look at {host}.")
+            made += check_rows(memory[host], "MEM.CMA", host, "measured", look_again(host))
         if (known := seen.facts) is None:
             made += [check for check in readiness.reachable([host], {host: seen}) if check not in made]
         else:

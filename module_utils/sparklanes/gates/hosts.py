@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
-from ansible.module_utils.sparklanes.common.registered import Facts, look
+from ansible.module_utils.sparklanes.common.registered import Facts, look, look_again
 from ansible.module_utils.sparklanes.gpu import rules as gpu_rules
 from ansible.module_utils.sparklanes.host import killers, parity
 from ansible.module_utils.sparklanes.host import rules as host_rules
@@ -44,7 +44,7 @@ def hosts_kept(
     found = {host: look(result, "host") for host, result in registered.items()}
     told = {host: seen.facts for host, seen in found.items() if seen.facts}
     made: list[Check] = [
-        judged("HOST.FACTS", host, None, seen.problem or "the module told nothing", "measured", f"Look at {host}.")
+        judged("HOST.FACTS", host, None, seen.problem or "the module told nothing", "measured", look_again(host))
         for host, seen in found.items()
         if host not in told
     ]

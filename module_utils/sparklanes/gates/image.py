@@ -115,7 +115,7 @@ def entrypoint_checks(host: str, probe: Mapping[str, Any], spec: Mapping[str, An
             None if found is None else list(found) == list(wanted),
             "not measured" if found is None else json.dumps(found),
             json.dumps(list(wanted)),
-            "`docker commit` inherits an override, and then the command's first word is another program. Set lane_container.entrypoint.",
+            "`docker commit` inherits an override, and then the command's first word is another program. Write lane_container_site: {entrypoint: PROGRAM}.",
         )
     ]
 

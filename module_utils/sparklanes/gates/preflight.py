@@ -210,7 +210,8 @@ def _deployment(
     elif lanes and any(not hostvars[host].get("lane") for host in hosts):
         bare = [host for host in hosts if not hostvars[host].get("lane")]
         found = f"{', '.join(bare)} have no lane, {', '.join(lanes)} have one"
-        checks.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one lane for all ranks", "Set lane for the group."))
+        remedy = f"Write `lane: ID` once, into the variables of group {deployment} in the inventory, or type -e lane=ID."
+        checks.append(Check("DEPLOYMENT.AGREE", deployment, FAIL, found, "one lane for all ranks", remedy))
     return checks
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
-from ansible.module_utils.sparklanes.common.registered import Look, look, words
+from ansible.module_utils.sparklanes.common.registered import Look, look, look_again, words
 from ansible.module_utils.sparklanes.common.sizes import GIB, size_bytes
 from ansible.module_utils.sparklanes.docker.containers import serves as container_serves
 from ansible.module_utils.sparklanes.gpu import occupied
@@ -45,8 +45,7 @@ def reachable(hosts: Sequence[str], looks: Mapping[str, Look]) -> list[Check]:
             )
         )
         if seen.broke:
-            remedy = f"The look at {host} itself failed, so nothing is known of it: mend what it says, then run this again."
-            made.append(judged("NODE.FACTS", host, None, seen.problem, "measured", remedy))
+            made.append(judged("NODE.FACTS", host, None, seen.problem, "measured", look_again(host)))
     return made
 
 
@@ -330,15 +329,23 @@ def gpu_idle(host: str, facts: Facts) -> Check:
     found = facts.get("gpu") or {}
     processes = found.get("processes")
     if found.get("error") or processes is None:
-        return judged("GPU.IDLE", host, None, found.get("error") or "not measured", "no compute process", "Look at nvidia-smi.")
+        return judged(
+            "GPU.IDLE",
+            host,
+            None,
+            found.get("error") or "not measured",
+            "no compute process",
+            f"On {host}: nvidia-smi. It has to answer.",
+        )
     names = ", ".join(f"{entry['name']} (pid {entry['pid']})" for entry in processes)
+    pids = " ".join(str(entry["pid"]) for entry in processes)
     return judged(
         "GPU.IDLE",
         host,
         not processes,
         names or "no compute process",
         "no compute process",
-        f"Something still holds the GPU of {host}; end it by hand, by its pid.",
+        f"On {host}, if they may go: sudo kill {pids}",
     )
 
 
@@ -348,7 +355,7 @@ def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Look], release: str) -
     for host in hosts:
         seen = ranks.get(host) or look(None)
         if seen.facts is None:
-            made.append(judged("RANK.ALIVE", host, None, seen.problem, f"runs release {release}", f"Look at {host}."))
+            made.append(judged("RANK.ALIVE", host, None, seen.problem, f"runs release {release}", look_again(host)))
             continue
         rank, box = seen.facts, seen.facts.get("container") or {}
         if box.get("status") == "paused":  # Docker calls it running
@@ -357,7 +364,13 @@ def ranks_alive(hosts: Sequence[str], ranks: Mapping[str, Look], release: str) -
             continue
         ok = bool(rank.get("running")) and rank.get("release") == release
         found = f"runs release {rank.get('release')}" if rank.get("running") else rank.get("progress") or "no container"
-        made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", f"Read the rank's log on {host}."))
+        name = box.get("name")
+        remedy = (
+            f"On {host}: docker logs --tail 100 {name}"
+            if name
+            else f"On {host}: docker ps -a; its saved logs: /var/log/sparklanes/"
+        )
+        made.append(judged("RANK.ALIVE", host, ok, found, f"runs release {release}", remedy))
     return made
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.sparklanes.common.checks import SKIP, Check, judged
-from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, look
+from ansible.module_utils.sparklanes.common.registered import Facts, HostVars, check_rows, look, look_again
 from ansible.module_utils.sparklanes.fabric.fact import fabrics_of
 from ansible.module_utils.sparklanes.gates import hosts as gates_hosts
 from ansible.module_utils.sparklanes.gates import readiness
@@ -57,7 +57,7 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[Check]:
     kept = new.facts or {}
     made = host_rules.rebooted(host, old.facts or {}, kept, dict(before.get("fabric") or {}), dict(after.get("fabric") or {}))
     if not kept:
-        made.append(judged("HOST.FACTS", host, None, new.problem or "the module told nothing", "measured", f"Look at {host}."))
+        made.append(judged("HOST.FACTS", host, None, new.problem or "the module told nothing", "measured", look_again(host)))
     made += readiness.reachable([host], {host: now})
     facts = now.facts or {}
     made.append(readiness.docker(host, facts))
@@ -69,7 +69,7 @@ def after_reboot(host: str, before: Facts, after: Facts) -> list[Check]:
             host_rules.semaphores(host, kept),
             host_rules.page_cache(host, kept),
         ]
-    return made + check_rows(after.get("memory"), "MEM.FREE", host, "measured", f"Look at {host}.")
+    return made + check_rows(after.get("memory"), "MEM.FREE", host, "measured", look_again(host))
 
 
 def rails_kept(hostvars: HostVars, hosts: Sequence[str]) -> list[Check]:

@@ -26,22 +26,23 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
         return {"release": "", "manifest": {}, "api": {}, "specs": {}, "judged": {}, "refusal": text}
 
     if unknown(now) or not now:
-        return none(unknown(now) or "no rank was asked")
+        return none(f"{unknown(now) or 'no rank was asked'}; once that is mended: playbooks/recover.yml -e recover_to=last_good")
     for host, seen in now.items():
         if unread := unreadable(seen.facts) or str(((seen.facts or {}).get("last_good") or {}).get("unreadable") or ""):
             return none(f"{host}: {unread}")
     states = {host: DeploymentState.from_dict((seen.facts or {}).get("deployment_state")) for host, seen in now.items()}
     releases = {state.last_good for state in states.values()}
     if releases == {""}:
-        return none("no release has passed all gates yet")
+        return none("no release has passed all gates yet; once the reason is mended: playbooks/launch.yml")
     if len(releases) != 1:
         return none(
             "the ranks disagree about the last good release: "
             + ", ".join(f"{h}: {s.last_good or 'none'}" for h, s in states.items())
+            + "; a launch that passes makes it one for all: playbooks/launch.yml"
         )
     release = releases.pop()
     if release == failed_release:
-        return none("the release that failed is the last good one itself")
+        return none("the release that failed is the last good one itself; once the reason is mended: playbooks/launch.yml")
     if why.get("hardware_or_memory"):
         return none("the failure is of memory or hardware; a person looks first, then playbooks/recover.yml")
     died = deaths(states.values())
@@ -52,11 +53,15 @@ def restore(now: Mapping[str, Look], why: Facts, failed_release: str, forget_dea
     frozen = {host: (seen.facts or {}).get("last_good") or {} for host, seen in now.items()}
     lacking = [host for host, kept in frozen.items() if not kept.get("manifest")]
     if lacking:
-        return none(f"release {release} is not frozen on {', '.join(lacking)}")
+        return none(
+            f"release {release} is not frozen on {', '.join(lacking)} any more; a launch freezes what it starts: playbooks/launch.yml"
+        )
     first = next(iter(frozen.values()))
     nodes = [str(node) for node in first["manifest"].get("nodes") or now]
     if nodes != list(now):
-        return none(f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}")
+        return none(
+            f"release {release} is of the ranks {', '.join(nodes)}, and the deployment is now {', '.join(now)}; start a lane on these: playbooks/launch.yml"
+        )
     specs = {host: dict(kept.get("spec") or {}) for host, kept in frozen.items()}
     return {
         "release": release,

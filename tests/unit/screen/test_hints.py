@@ -101,3 +101,12 @@ def test_each_file_of_the_site_is_that_of_the_inventory_in_use(said: list[tuple[
         if "inventory/fleet" in rest:
             left[place] = text
     assert not left
+
+
+EMPTY = re.compile(
+    r"(?:Look at (?:x|\w+|nvidia-smi)|Correct the inventory|Set lane for the group|Read the rank's log on x)\.(?: Nothing was .*)?"
+)
+
+
+def test_no_remedy_leaves_open_what_to_type(said: list[tuple[str, str]]) -> None:
+    assert not {place: text for place, text in said if EMPTY.fullmatch(text)}

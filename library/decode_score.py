@@ -12,7 +12,8 @@ short_description: Generate on a running engine, and score what it generated
 description:
   - Asks an OpenAI-compatible vLLM for answers with their logprobs, and then for the logprobs of the same tokens as a prompt. An engine that
     computes rightly gives both nearly the same. Writes the whole record to O(result_path). Run it on the head of the deployment.
-  - The answers are of six cases, about 13,000 tokens together, each of which found faults that no other one saw (docs/decode.md): V(cold),
+  - >-
+    The answers are of six cases, about 13,000 tokens together, each of which found faults that no other one saw (docs/decode.md): V(cold),
     V(hit) (the same prompts again, from the prefix cache), V(continued) (an answer and new text behind it), V(crowd) (as many at once as the
     lane takes), V(long) (tokens after the 1,000th), V(greedy) (temperature 0).
   - It returns a summary. The record is judged on the controller, by the filter C(sparklanes_decode).

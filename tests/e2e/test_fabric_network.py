@@ -98,7 +98,8 @@ def addresses(fleet: Fleet) -> list[str]:
 def settled(fleet: Fleet) -> None:
     """No trial, no timer, no transient unit."""
     for node in NODES:
-        assert fleet.on(node, "ls /run/netplan; ls /run/sparklanes | grep fabric || true") == ""
+        # The folder fabric beside it is the watch's, of launches.
+        assert fleet.on(node, "ls /run/netplan; ls /run/sparklanes | grep fabric-revert || true") == ""
         assert fleet.on(node, "systemctl list-units --all --plain --no-legend 'sparklanes-fabric-*'") == ""
 
 

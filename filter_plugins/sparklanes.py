@@ -104,14 +104,32 @@ def lane_options() -> lane_schema.Schema:
     return lane_schema.schema(yaml.safe_load(text))
 
 
-def lane_of(hostvars: HostVars, host: str) -> dict[str, Any]:
-    """The resolved lane of a host: layers merged, types right, defaults filled in."""
+def lane_as_written(hostvars: HostVars, host: str) -> dict[str, Any]:
+    """The resolved lane of a host: layers merged, types right, defaults filled in. Its models' paths are those of the lane."""
     lane: dict[str, Any]
     lane, checks = lane_schema.resolve(hostvars[host], lane_options(), host)
     wrong = failures(checks)
     if wrong:
         raise AnsibleFilterError("The lane has errors: " + "; ".join(sentence(check) for check in wrong))
     return lane
+
+
+def lane_of(hostvars: HostVars, host: str) -> dict[str, Any]:
+    """The same with each model where this host has it (role model_weights, places), as the rank that is rendered of it mounts it."""
+    return dict(lane_render.placed(lane_as_written(hostvars, host), places_of(hostvars, host)))
+
+
+def places_of(hostvars: HostVars, host: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lane_schema.plain(hostvars[host].get("model_weights_places") or [])
+    return found
+
+
+def models_as_written(hostvars: HostVars, host: str) -> list[dict[str, Any]]:
+    """The models of a host's lane at the lane's own paths, as modules take them; none without a lane."""
+    if not hostvars[host].get("lane"):
+        return []
+    lane = lane_as_written(hostvars, host)
+    return list(chain_order.models(lane["lane_model"], lane["lane_drafter"]))
 
 
 def deployment_of(hostvars: HostVars, host: str) -> str:
@@ -122,8 +140,8 @@ def models_of(hostvars: HostVars, host: str) -> dict[str, Any]:
     """The models of a host's lane alone. Whatever is wrong with it is said where that host's own rank is rendered."""
     options = {name: lane_options()[name] for name in lane_render.MODELS}
     theirs = {name: hostvars[host][name] for name in hostvars[host] if str(name).startswith(lane_render.MODELS)}
-    lane: dict[str, Any] = lane_schema.resolve(theirs, options, host)[0]
-    return lane
+    lane = lane_schema.resolve(theirs, options, host)[0]
+    return dict(lane_render.placed(lane, places_of(hostvars, host)))
 
 
 def lane_rank_spec(hostvars: HostVars, host: str, groups: Groups) -> dict[str, Any]:
@@ -655,9 +673,11 @@ class FilterModule:
             "sparklanes_fabric_addresses": chain_order.fabric_addresses,
             "sparklanes_management_addresses": chain_order.management_addresses,
             "sparklanes_models": chain_order.models,
+            "sparklanes_models_as_written": models_as_written,
             "sparklanes_mounts": lane_mounts,
             "sparklanes_one_time_secret": one_time_secret,
             "sparklanes_pip": pip_arguments,
+            "sparklanes_weights_held": chain_order.held,
             "sparklanes_weights_lack": chain_order.lack,
             "sparklanes_weights_now": chain_order.now,
             "sparklanes_weights_servers": chain_order.servers,

@@ -78,8 +78,8 @@ options:
       - V(mirror) downloads from a folder behind a plain web server, see O(mirror).
       - V(chain) takes the files from the Sparks before this one as soon as they are verified there, see O(chain)
         and C(model_lend).
-      - V(directory) verifies what is already there, a plain folder, a mount, or the snapshot folder of a Hub cache,
-        and uses it in place.
+      - V(directory) verifies what is already there, a plain folder or a mount, and uses it in place. A model whose path is a snapshot in a
+        Hub cache is used in place whatever the source, as nothing is ever written into a cache.
     type: str
     choices: [hub, mirror, chain, directory]
     default: hub
@@ -466,7 +466,7 @@ class Stage:
         """What can be known to fail is said now, not by a job."""
         source = self.params["source"]
         for one in standings:
-            if source == "directory":
+            if source == "directory" or one.model.in_place:
                 if not Path(one.model.path).is_dir():
                     raise StagingError(
                         f"{self.host}: {one.model.path} is no folder. Put {one.model.name} there, or let it be fetched"
@@ -479,7 +479,11 @@ class Stage:
                 if not REPO.fullmatch(one.model.repo):
                     raise StagingError(f"{one.model.name}: {one.model.repo!r} is no repository; it is like org/name")
         if source != "directory" and not self.jobs.status(JOB).running:
-            needs = [(one.model, max(0, (one.missing_bytes or 0) - arrived(one.model.path))) for one in standings]
+            needs = [
+                (one.model, max(0, (one.missing_bytes or 0) - arrived(one.model.path)))
+                for one in standings
+                if not one.model.in_place
+            ]
             check_room(self.host, needs, self.params["reserve_gib"] * GIB, self.params["also"])
 
     def start(self, standings: list[Standing]) -> dict[str, Any]:
@@ -518,7 +522,8 @@ class Stage:
             secrets["chain_secret"] = chain["secret"]
         writes = [self.staged_dir, params["venvs_dir"]]
         if params["source"] != "directory":
-            writes += [incoming_of(model.path).parent for model in self.models]  # which holds the model's folder too
+            # which holds the model's folder too
+            writes += [incoming_of(model.path).parent for model in self.models if not model.in_place]
         began = self.jobs.start(JOB, stage, args, secrets, writes=writes, same=lambda running: same_work(args, running))
         name = self.jobs.unit(JOB)
         return {

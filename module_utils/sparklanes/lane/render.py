@@ -196,6 +196,19 @@ def below_mounts(lanes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {name: min(places) for name, places in found.items()}
 
 
+def placed(lane: Mapping[str, Any], places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The lane with each model where a host has it, as module hub_cache_info said of this very path and commit."""
+    found = {f"lane_{one['name']}": one for one in places}
+    moved = {}
+    for name in MODELS:
+        model, one = lane.get(name) or {}, found.get(name) or {}
+        if one and all(
+            model.get(key) == one[said] for key, said in (("path", "instead_of"), ("repo", "repo"), ("revision", "revision"))
+        ):
+            moved[name] = {**model, "path": one["path"]}
+    return {**lane, **moved}
+
+
 def container_path(model: Mapping[str, Any], below: str = "") -> str:
     """Where the engine finds a model."""
     return f"{model['container_path']}/{below}" if below else str(model["container_path"])

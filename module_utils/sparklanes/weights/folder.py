@@ -29,6 +29,7 @@ from ansible.module_utils.sparklanes.common.files import read_json, write_json
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.weights.home import Home, way
 from ansible.module_utils.sparklanes.weights.hub import COMMIT
+from ansible.module_utils.sparklanes.weights.hub_cache import needed
 from ansible.module_utils.sparklanes.weights.model import (
     SCHEMA,
     SHA256,
@@ -85,7 +86,7 @@ def listing(folder: Path) -> tuple[dict[str, Seen], list[str]]:
 def known_digests(folder: Path, revision: str, seen: Mapping[str, Seen]) -> dict[str, Content]:
     """What a Hub client left about the files of a folder: its list of the commit, or blobs named by their hash."""
     with Home(folder) as home:
-        found = _listed(home, revision)
+        found = listed(home, revision)
         for name, stat in seen.items():
             place = home.place(name)
             blob = place.name if place != home.real / name else ""
@@ -96,10 +97,14 @@ def known_digests(folder: Path, revision: str, seen: Mapping[str, Seen]) -> dict
     return found
 
 
-def _listed(home: Home, revision: str) -> dict[str, Content]:
+def listed(home: Home, revision: str) -> dict[str, Content]:
+    """The files of a commit by a Hub client's own list of it; nothing where it left none."""
     found: dict[str, Content] = {}
+    if not COMMIT.fullmatch(revision):
+        return found
+    name, whole = f"trees/{revision}.json", home.bound / "snapshots" / revision
     try:
-        tree = home.json(f".cache/huggingface/trees/{revision}.json") if COMMIT.fullmatch(revision) else None
+        tree = home.note(name) if home.real == whole else home.json(f".cache/huggingface/{name}")
         for name, entry in (tree or {}).get("files", {}).items():
             sha256 = str(entry.get("lfs_sha256") or "")
             git = "" if sha256 else str(entry.get("blob_id") or "")
@@ -123,7 +128,8 @@ def in_place(model: Model, folder: Path, saved: Manifest | None) -> Manifest:
         return with_digests(model, saved)
     known = known_digests(folder, model.revision, seen)
     files = {name: known.get(name, Content(stat.size)) for name, stat in seen.items()}
-    files |= known  # a file that the client listed and that is not there is missing
+    # A file that the client listed and that is not there is missing, unless no engine reads it.
+    files |= {name: content for name, content in known.items() if name in seen or needed(name)}
     # Nobody told the size of these, so no list can hold them yet.
     if lost := [name for name in dict.fromkeys([*dead, *sorted(model.sha256)]) if name not in files]:
         links = f" (links that lead nowhere: {', '.join(dead)})" if dead else ""

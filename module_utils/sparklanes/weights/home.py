@@ -201,10 +201,26 @@ class Home:
     def json(self, name: str) -> dict[str, Any] | None:
         """The JSON object in a file of it; None where there is none."""
         try:
-            data = json.loads(self.read(name))
-        except (OSError, ValueError, RecursionError):
+            return _object(self.read(name))
+        except OSError:
             return None
-        return data if isinstance(data, dict) else None
+
+    def note(self, name: str) -> dict[str, Any] | None:
+        """The same of a file in the repository's folder, where a Hub client notes what it knows. No link is followed."""
+        parent, _, last = name.rpartition("/")
+        try:
+            with self._below(self._opened(), parent) as here, os.fdopen(os.open(last, READ, dir_fd=here), "rb") as stream:
+                return _object(stream.read(SMALL))
+        except (OSError, LeadsAway):
+            return None
+
+    def names(self, name: str) -> list[str]:
+        """What lies in a folder of the repository's folder; nothing where there is none. No link is followed."""
+        try:
+            with self._below(self._opened(), name) as here:
+                return sorted(path.name for path in Path(f"/proc/self/fd/{here}").iterdir())
+        except (OSError, LeadsAway):
+            return []
 
     def remove(self, name: str) -> bool:
         """Remove a file, or the link in its place; whether there was one."""
@@ -252,16 +268,28 @@ class Home:
                 "Put the file itself there: links are followed within the model's folder, or within one models--… folder of a Hub cache",
             )
         within = place.relative_to(self.bound)
+        with self._below(self._opened(), str(within.parent)) as here:
+            yield here, within.name
+
+    def _opened(self) -> int:
+        """The folder that links are followed within."""
         if self._bound is None:
             with way(self.bound) as found:
                 if found.left:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.bound))
                 self._bound = os.dup(found.descriptor)
-        with self._below(self._bound, str(within.parent)) as here:
-            yield here, within.name
+        return self._bound
 
     def _no_file(self, name: str) -> LeadsAway:
         return LeadsAway(f"{self.real / name} is no file, and no link to one", "Remove it, or put the model's file there")
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def private(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.files import below
 from ansible.module_utils.sparklanes.weights.hub import COMMIT
+from ansible.module_utils.sparklanes.weights.hub_cache import snapshot
 
 SCHEMA = "sparklanes-weights/1"
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -93,6 +94,11 @@ class Model:
         data["expect"] = {key: data.pop(key) for key in EXPECT}
         data["bad_sha256"], data["mounts"] = list(self.bad_sha256), list(self.mounts)
         return data
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it lies in a Hub cache: somebody else's, into which nothing is ever written."""
+        return snapshot(self.path) is not None
 
     def needs_commit(self) -> None:
         if not COMMIT.fullmatch(self.revision):

@@ -47,19 +47,20 @@ def plan(standings: Sequence[Standing], source: str, free: Callable[[str], int],
     """What staging would do, in sentences."""
     lines = []
     for one in standings:
+        origin = "its folder" if one.model.in_place else source
         name = f"{one.model.name} ({one.model.path})"
         if one.staged:
             lines.append(f"{name}: complete, nothing to do")
             continue
         room = f"; {human_bytes(free(one.model.path))} free"
         if one.missing_bytes is None:
-            lines.append(f"{name}: take {one.model.repo or 'it'} from {source}, size not known yet{room}")
+            lines.append(f"{name}: take {one.model.repo or 'it'} from {origin}, size not known yet{room}")
             continue
         steps = []
         if one.unread_bytes:
             steps.append(f"read {human_bytes(one.unread_bytes)} that is there")
         if one.missing_bytes:
-            steps.append(f"take {human_bytes(one.missing_bytes)} from {source}")
+            steps.append(f"take {human_bytes(one.missing_bytes)} from {origin}")
         there = f"; {human_bytes(one.verified_bytes)} of {human_bytes(one.bytes)} verified" if one.verified_bytes else ""
         last = f"; {speed.duration(one.unread_bytes, one.missing_bytes)}" if steps else ""
         lines.append(f"{name}: {' and '.join(steps) or 'finish'}{there}{room}{last}")

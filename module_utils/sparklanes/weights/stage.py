@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ansible.module_utils.sparklanes.weights.room import check_room
 from ansible.module_utils.sparklanes.weights.sources import make_source
 from ansible.module_utils.sparklanes.weights.standing import REFETCH, standing
 from ansible.module_utils.sparklanes.weights.steps import Context, Outcome, adopt, complete, survey
-from ansible.module_utils.sparklanes.weights.tools import Tool
+from ansible.module_utils.sparklanes.weights.tools import Source, Tool
 
 JOB = "stage"
 REFUSALS = (StagingError, HubError, OSError)
@@ -81,14 +82,18 @@ def stage_all(
     context: Context, models: Sequence[Model], outcomes: Sequence[Outcome], reserve: int, also: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """All models, step by step; why some of them are not complete. Nothing is changed before there is room for all of them."""
-    context.source.begin(models)
-    surveys = [survey(context, model) for model in models]
+    # What lies in somebody's Hub cache is read there, wherever the others come from.
+    at_rest = replace(context, source=Source())
+    contexts = [at_rest if model.in_place else context for model in models]
+    if to_come := [model for model in models if not model.in_place]:
+        context.source.begin(to_come)
+    surveys = [survey(its, model) for its, model in zip(contexts, models, strict=True)]
     check_room(context.host, [(one.model, one.to_come) for one in surveys], reserve, also)
-    trackers = [adopt(context, one, outcome) for one, outcome in zip(surveys, outcomes, strict=True)]
+    trackers = [adopt(its, one, outcome) for its, one, outcome in zip(contexts, surveys, outcomes, strict=True)]
     errors = []
-    for tracker, outcome in zip(trackers, outcomes, strict=True):
+    for its, tracker, outcome in zip(contexts, trackers, outcomes, strict=True):
         try:
-            complete(context, tracker, outcome)
+            complete(its, tracker, outcome)
         except REFUSALS as error:
             errors.append(str(error))
     return errors

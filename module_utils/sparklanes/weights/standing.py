@@ -28,6 +28,8 @@ from ansible.module_utils.sparklanes.weights.scales import read as read_scale
 # What reading or fetching files doesn't mend.
 FOR_A_PERSON = ("WEIGHTS.GUARD", "WEIGHTS.EXTRA", "WEIGHTS.SCALE", "WEIGHTS.LINK", "WEIGHTS.VISIBLE")
 REFETCH = "Run site.yml -e model_weights_repair=true to fetch it anew"
+COMPLETE = "Have its owner complete it (`hf download`), or run site.yml, which fetches what no whole cache has"
+MEND = "Nothing is written into a Hub cache: have its owner remove that file and `hf download` it again, or set model_weights_use_hub_cache: false"
 
 
 def content_checks(model: Model, host: str, assessment: Assessment, manifest: Manifest, seen: Mapping[str, Seen]) -> list[Check]:
@@ -39,7 +41,7 @@ def content_checks(model: Model, host: str, assessment: Assessment, manifest: Ma
             FAIL,
             f"{model.path}/{name}: {seen[name].size:,} bytes",
             f"{manifest.files[name].size:,} bytes",
-            REFETCH,
+            mended(model),
         )
         for name in assessment.wrong_size
     ]
@@ -47,7 +49,16 @@ def content_checks(model: Model, host: str, assessment: Assessment, manifest: Ma
         size = sum(manifest.files[name].size for name in assessment.missing)
         found = f"{model.path}: {len(assessment.missing)} of {len(manifest.files)} files missing ({human_bytes(size)}): "
         found += few(assessment.missing)
-        checks.append(Check("WEIGHTS.MISSING", host, FAIL, found, "all files of the manifest", "Run site.yml to stage them"))
+        checks.append(
+            Check(
+                "WEIGHTS.MISSING",
+                host,
+                FAIL,
+                found,
+                "all files of the manifest",
+                COMPLETE if model.in_place else "Run site.yml to stage them",
+            )
+        )
     if assessment.unread:
         size = sum(manifest.files[name].size for name in assessment.unread)
         found = f"{model.path}: {len(assessment.unread)} files ({human_bytes(size)}) not read since they changed: "
@@ -103,7 +114,7 @@ def visible_checks(model: Model, host: str, names: Sequence[str]) -> list[Check]
 def account_checks(model: Model, host: str, account: Account) -> list[Check]:
     """L2: headers and index agree with each other and with the lane's numbers."""
     checks = [
-        Check("WEIGHTS.HEADER", host, FAIL, f"{model.path}/{problem.file}: {problem.found}", problem.expected, REFETCH)
+        Check("WEIGHTS.HEADER", host, FAIL, f"{model.path}/{problem.file}: {problem.found}", problem.expected, mended(model))
         for problem in account.problems
     ]
     for note in account.notes:
@@ -184,9 +195,14 @@ def digest_checks(model: Model, host: str, records: Mapping[str, Record]) -> lis
     return checks
 
 
-def rot(model: Model, host: str, name: str, found: str, expected: str, remedy: str = REFETCH) -> Check:
+def rot(model: Model, host: str, name: str, found: str, expected: str) -> Check:
     """A file whose content is not what it must be."""
-    return Check("WEIGHTS.CONTENT", host, FAIL, f"{model.path}/{name}: hash {found[:16]}…", f"{expected[:16]}…", remedy)
+    return Check("WEIGHTS.CONTENT", host, FAIL, f"{model.path}/{name}: hash {found[:16]}…", f"{expected[:16]}…", mended(model))
+
+
+def mended(model: Model) -> str:
+    """What to do about a file that is not what it must be."""
+    return MEND if model.in_place else REFETCH
 
 
 def few(names: Sequence[str], limit: int = 3) -> str:

@@ -20,8 +20,10 @@ from sparklanes import (  # filter_plugins/sparklanes.py
     checks_failures,
     checks_table,
     checks_verdict,
+    lane_of,
     lane_preflight,
     lane_rank_spec,
+    models_as_written,
 )
 
 OURS = ("shipped", "FLEET", "lanes")
@@ -185,6 +187,33 @@ def test_where_one_rank_has_its_model_in_a_hub_cache_all_serve_from_the_same_pat
     assert [spec["command"][0] for spec in specs] == [f"/models/tiny/snapshots/{'b' * 40}"] * 2
     assert [spec["mounts"][0]["target"] for spec in specs] == [f"/models/tiny/snapshots/{'b' * 40}", "/models/tiny"]
     assert specs[1]["mounts"][0]["source"] == hub
+
+
+def test_a_cache_that_a_look_found_is_one_that_a_host_named() -> None:
+    """The same specs, whoever said it; and only for the very path and commit that the look was asked about."""
+    lane = yaml.safe_load((ROOT / "group_vars" / "lane_sandbox_tiny.yml").read_text(encoding="utf-8"))
+    lane |= {
+        "lane": "sandbox_tiny",
+        "lane_image": {"repository": "r.test/e", "digest": "sha256:" + "a" * 64},
+        "lane_api_host": "127.0.0.1",
+    }
+    lane["lane_model"] = {**lane["lane_model"], "revision": "b" * 40}
+    lane |= {"roce_fabric": {"transport": "socket", "host_ip": "10.0.0.1", "ifname": "fab0", "env": {}}}
+    path = f"/home/u/.cache/huggingface/hub/models--a--b/snapshots/{'b' * 40}"
+    own = lane["lane_model"]
+    seen = {"name": "model", "path": path, "instead_of": own["path"], "repo": own["repo"], "revision": own["revision"]}
+
+    def specs(second: dict[str, Any]) -> list[Any]:
+        hostvars = {"s1": lane, "s2": {**lane, **second}}
+        return [lane_rank_spec(hostvars, host, {"sparks": ["s1", "s2"]}) for host in hostvars]
+
+    assert specs({"model_weights_places": [seen]}) == specs({"lane_model_host": {"path": path}}) != specs({})
+    for other in ("instead_of", "repo", "revision"):
+        assert specs({"model_weights_places": [{**seen, other: "another"}]}) == specs({})
+    placed = {"s2": {**lane, "model_weights_places": [seen]}}
+    assert lane_of(placed, "s2")["lane_model"]["path"] == path
+    assert [one["path"] for one in models_as_written(placed, "s2")] == [own["path"]]
+    assert models_as_written({"s2": {}}, "s2") == []
 
 
 def test_rendering_with_ansibles_own_variables(tmp_path: Path) -> None:

@@ -474,3 +474,66 @@ def test_a_dangling_link_is_named_by_the_job_too(nodes: list[Node], source: Path
     looked = nodes[0].ask("c" * 40, source="directory", state="planned")
     assert "WEIGHTS.MISSING" in "".join(looked["actions"])
     assert "lacks config.json (links that lead nowhere: config.json)" in nodes[0].stage("c" * 40, source="directory")["msg"]
+
+
+def test_a_cache_is_read_where_it_lies_whatever_the_source_and_never_written_to(
+    nodes: list[Node], source: Path, hub: Start
+) -> None:
+    """The model is there, the drafter is fetched, in one job; no Hub is asked for what is there."""
+    endpoint, revision = hub()
+    node = nodes[0]
+    snapshot = node.path = hub_cache(node.root / "models--acme--tiny", source)
+    cached = node.model("c" * 40)
+    drafter = {**node.model(revision), "name": "drafter", "path": str(node.root / "models" / "draft")}
+    args = {
+        "models": [cached, drafter],
+        "host": "s1",
+        "reserve_gib": 0,
+        "endpoint": endpoint,
+        "hub_lock": LOCK,
+        **node.places("staged", "jobs", "venvs"),
+    }
+    before = sorted(snapshot.parents[2].glob("models--acme--tiny/**/*"))
+    told = node.run_module(model_stage, args, check=True)
+    assert told["changed"]
+    started = node.run_module(model_stage, args)
+    result = node.status(wait=60)["result"]
+    assert result["staged"], (started, result)
+    assert [action for action in result["actions"] if str(snapshot) in action] == [result["actions"][0]]
+    assert result["actions"][0].startswith("read ")
+    assert sorted(snapshot.parents[2].glob("models--acme--tiny/**/*")) == before
+    assert not node.run_module(model_stage, args)["changed"]
+
+
+def test_what_a_cache_lost_is_not_fetched_into_it(nodes: list[Node], source: Path, hub: Start) -> None:
+    endpoint, _ = hub()
+    node = nodes[0]
+    snapshot = node.path = hub_cache(node.root / "models--acme--tiny", source)
+    assert node.stage("c" * 40, endpoint=endpoint)["staged"]
+    (snapshot / SECOND).resolve().unlink()
+    looked = node.ask("c" * 40, state="planned")
+    assert "Have its owner complete it" in "".join(looked["actions"])
+    assert "its folder" in looked["plan"][0]
+    failed = node.stage("c" * 40, endpoint=endpoint)
+    assert (failed["failed"], failed["staged"]) == (True, False)
+    assert SECOND in failed["msg"]
+    assert not (snapshot / SECOND).exists()
+    assert not list(snapshot.parents[1].rglob("*incoming*"))
+    # A bad one neither.
+    again = nodes[1]
+    spoiled = again.path = hub_cache(again.root / "models--acme--tiny", source)
+    flip((spoiled / SECOND).resolve(), keep_mtime=False)
+    bad = again.stage("c" * 40, endpoint=endpoint)
+    assert "WEIGHTS.CONTENT" in bad["msg"]
+    assert "model_weights_use_hub_cache: false" in bad["msg"]
+
+
+def test_the_next_spark_takes_from_a_cache_that_is_still_being_read(nodes: list[Node], source: Path) -> None:
+    snapshot = nodes[0].path = hub_cache(nodes[0].root / "models--acme--tiny", source)
+    lent = nodes[0].lend("c" * 40, free_port(), "once-1")
+    nodes[0].ask("c" * 40, endpoint="http://127.0.0.1:9")
+    result = borrow(nodes[1], "c" * 40, lent, "once-1")
+    assert result["msg"] == ""
+    assert same(source, nodes[1].path)
+    assert nodes[0].status(wait=60)["result"]["staged"]
+    assert all(path.is_symlink() for path in snapshot.iterdir())

@@ -157,3 +157,18 @@ def test_file_servers_are_found() -> None:
 
 def test_the_chain_begins_with_those_that_have_it() -> None:
     assert chain_order.chain_order(["s1", "s2", "s3", "s4"], ["s3"]) == ["s3", "s1", "s2", "s4"]
+
+
+def test_who_has_the_model_in_a_cache_goes_before_who_has_nothing() -> None:
+    def seen(name: str, cached: bool) -> dict[str, object]:
+        return {"model_weights_places": [{"name": name, "cached": cached}]}
+
+    hostvars = {
+        "s1": {},
+        "s2": seen("drafter", True),
+        "s3": seen("model", True),
+        "s4": seen("model", False),
+        "s5": {"model_weights_places": None},
+    }
+    assert chain_order.held(hostvars, list(hostvars)) == ["s3"]
+    assert chain_order.chain_order(list(hostvars), ["s3"])[0] == "s3"

@@ -43,6 +43,12 @@ def complete_on(hostvars: Mapping[str, Any], ranks: Sequence[str], result: str) 
     return [rank for rank in ranks if _staged(hostvars[rank].get(result))]
 
 
+def held(hostvars: Mapping[str, Any], ranks: Sequence[str]) -> list[str]:
+    """The ranks, in order, that have the model itself in a Hub cache: it need not come from anywhere, were it still to be read."""
+    places = {rank: _mappings(hostvars[rank].get("model_weights_places")) for rank in ranks}
+    return [rank for rank in ranks if any(one.get("cached") and one.get("name") == "model" for one in places[rank])]
+
+
 def _staged(result: Any) -> bool:
     return (look(result).facts or {}).get("staged") is True
 

@@ -111,6 +111,12 @@ options:
       the hashes of its files, as C(script/lock) writes it. Needed where O(source=hub) has to fetch.
     type: str
     default: ''
+  hub_user:
+    description:
+      - The user as whom that client runs. It can write to a folder beside the model alone; root takes over what comes, before it is hashed.
+      - Empty is whoever runs the module.
+    type: str
+    default: sparklanes-hub
   pip_args:
     description: Further arguments of C(pip install) for it, for instance an index of the site. A password in them is refused, see O(pip_env).
     type: list
@@ -330,6 +336,7 @@ OPTIONS: dict[str, Any] = {
     "token": {"type": "str", "no_log": True},
     "token_over_http": {"type": "bool", "default": False, "no_log": False},
     "hub_lock": {"type": "str", "default": ""},
+    "hub_user": {"type": "str", "default": "sparklanes-hub"},
     "pip_args": {"type": "list", "elements": "str", "default": []},
     "pip_env": {"type": "dict", "default": {}, "no_log": True},
     "hub_env": {"type": "dict", "default": {}},
@@ -506,6 +513,7 @@ class Stage:
             "hub": {
                 "endpoint": params["endpoint"],
                 "lock": params["hub_lock"],
+                "user": params["hub_user"],
                 "pip_args": params["pip_args"],
                 "venvs_dir": params["venvs_dir"],
             },

@@ -57,7 +57,9 @@ class Node:
         (hf.parents[1] / "sparklanes-ready").write_text(lock.digest)
 
     def places(self, *names: str) -> dict[str, str]:
-        return {f"{name}_dir": str(self.root / name) for name in names}
+        """With the client's environment also as whom it runs: whoever tests."""
+        made = {f"{name}_dir": str(self.root / name) for name in names}
+        return {**made, "hub_user": ""} if "venvs" in names else made
 
     def model(self, revision: str, **more: Any) -> dict[str, Any]:
         return {"name": "model", "path": str(self.path), "repo": "acme/tiny", "revision": revision, **more}

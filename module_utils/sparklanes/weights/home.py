@@ -152,7 +152,7 @@ class Home:
     @contextlib.contextmanager
     def folder(self, name: str = "", make: bool = False) -> Iterator[int]:
         """A folder below it, to be listed or written to."""
-        with self._below(self.top, name, make) as here:
+        with _below(self.top, name, make) as here:
             descriptor = os.open(".", LIST, dir_fd=here)
         try:
             yield descriptor
@@ -209,7 +209,7 @@ class Home:
         """The same of a file in the repository's folder, where a Hub client notes what it knows. No link is followed."""
         parent, _, last = name.rpartition("/")
         try:
-            with self._below(self._opened(), parent) as here, os.fdopen(os.open(last, READ, dir_fd=here), "rb") as stream:
+            with _below(self._opened(), parent) as here, os.fdopen(os.open(last, READ, dir_fd=here), "rb") as stream:
                 return _object(stream.read(SMALL))
         except (OSError, LeadsAway):
             return None
@@ -217,7 +217,7 @@ class Home:
     def names(self, name: str) -> list[str]:
         """What lies in a folder of the repository's folder; nothing where there is none. No link is followed."""
         try:
-            with self._below(self._opened(), name) as here:
+            with _below(self._opened(), name) as here:
                 return sorted(path.name for path in Path(f"/proc/self/fd/{here}").iterdir())
         except (OSError, LeadsAway):
             return []
@@ -233,29 +233,10 @@ class Home:
         return True
 
     @contextlib.contextmanager
-    def _below(self, top: int, name: str, make: bool = False) -> Iterator[int]:
-        """The folder `name` below another one, through no link."""
-        here = os.dup(top)
-        try:
-            for part in PurePosixPath(name).parts:
-                try:
-                    inside = _enter(here, part, make)
-                except NotADirectoryError:
-                    raise LeadsAway(
-                        f"{_where(here) / part} is a link or a file, where a folder of the model should be",
-                        "Remove it, and put the folder itself there",
-                    ) from None
-                os.close(here)
-                here = inside
-            yield here
-        finally:
-            os.close(here)
-
-    @contextlib.contextmanager
     def _reach(self, name: str) -> Iterator[tuple[int, str]]:
         """(its folder, its name there) of a file, links followed where they may be."""
         parent, _, last = name.rpartition("/")
-        with self._below(self.top, parent) as here:
+        with _below(self.top, parent) as here:
             if not stat.S_ISLNK(os.stat(last, dir_fd=here, follow_symlinks=False).st_mode):
                 yield here, last
                 return
@@ -268,7 +249,7 @@ class Home:
                 "Put the file itself there: links are followed within the model's folder, or within one models--… folder of a Hub cache",
             )
         within = place.relative_to(self.bound)
-        with self._below(self._opened(), str(within.parent)) as here:
+        with _below(self._opened(), str(within.parent)) as here:
             yield here, within.name
 
     def _opened(self) -> int:
@@ -282,6 +263,37 @@ class Home:
 
     def _no_file(self, name: str) -> LeadsAway:
         return LeadsAway(f"{self.real / name} is no file, and no link to one", "Remove it, or put the model's file there")
+
+
+@contextlib.contextmanager
+def _below(top: int, name: str, make: bool = False) -> Iterator[int]:
+    """The folder `name` below another one, through no link."""
+    here = os.dup(top)
+    try:
+        for part in PurePosixPath(name).parts:
+            try:
+                inside = _enter(here, part, make)
+            except NotADirectoryError:
+                raise LeadsAway(
+                    f"{_where(here) / part} is a link or a file, where a folder of the model should be",
+                    "Remove it, and put the folder itself there",
+                ) from None
+            os.close(here)
+            here = inside
+        yield here
+    finally:
+        os.close(here)
+
+
+@contextlib.contextmanager
+def below(folder: Path, name: str) -> Iterator[int]:
+    """The folder `name` below one that root alone can put in its place; it may have been filled by somebody else, so through no link."""
+    top = os.open(folder, LIST | os.O_NOFOLLOW)
+    try:
+        with _below(top, name) as here:
+            yield here
+    finally:
+        os.close(top)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -192,11 +192,13 @@ SITE_VARIABLES = frozenset(
 
 def client_environment(endpoint: str, token: str, home: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The environment of one client process: our limits, what the site set of SITE_VARIABLES, and the token, which is in nothing else."""
-    ours = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_")
+    ours = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "PIP_")  # an index of pip may hold a password
     chosen = {name: value for name, value in base.items() if not name.startswith(ours)}
     chosen |= XET_LIMITS | {
         "HF_ENDPOINT": endpoint.rstrip("/"),
         "HF_HOME": str(home),
+        "HOME": str(home),
+        "TMPDIR": str(home.parent),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DOWNLOAD_TIMEOUT": "60",

@@ -11,12 +11,12 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -30,6 +30,7 @@ from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights import hub_client
 from ansible.module_utils.sparklanes.weights.chain.take import ChainSource
+from ansible.module_utils.sparklanes.weights.client_user import ROOM, ClientUser
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import (
     BLOCK,
@@ -64,7 +65,7 @@ class HubSource(Source):
 
     fetches = True
 
-    def __init__(self, args: Mapping[str, Any], token: str, run: Tool, home: Path) -> None:
+    def __init__(self, args: Mapping[str, Any], token: str, run: Tool) -> None:
         self.endpoint = args["endpoint"]
         self.name = self.endpoint
         self.token = token
@@ -72,8 +73,11 @@ class HubSource(Source):
         self.venv = Path(args["venvs_dir"]) / self.lock.name
         self.pip_args = list(args["pip_args"])
         self.run = run
-        self.home = home
-        self.env = weights_hub.client_environment(self.endpoint, token, home, os.environ)
+        self.runs_as = str(args["user"])
+
+    @cached_property
+    def user(self) -> ClientUser:
+        return ClientUser.of(self.runs_as)
 
     def manifest(self, model: Model, store: ModelStore) -> Manifest:
         model.needs_commit()
@@ -87,7 +91,12 @@ class HubSource(Source):
         hub_client.ensure(self.venv, self.lock, self.pip_args, self.run, sys.executable)
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
-        command = weights_hub.download_command(self.venv, model.repo, model.revision, name, incoming)
+        came = own_folder(name, incoming) / "file"
+        if came.is_file() and came.stat().st_size == content.size:
+            return came  # taken over before an earlier job was killed
+        room = incoming / ROOM
+        command = self.user.command(weights_hub.download_command(self.venv, model.repo, model.revision, name, room))
+        env = weights_hub.client_environment(self.endpoint, self.token, room / ".home", os.environ)
 
         def reached() -> int:
             """Bytes of this file that are on the disk; the client may fill it in any order."""
@@ -97,27 +106,33 @@ class HubSource(Source):
                 return 0
             return stat.st_blocks * 512 if stat else 0
 
-        code, output = self.run(command, self.env, progress=reached)
+        code, output = self.run(command, env, progress=reached)
         if code != 0:
             raise StagingError(f"{self.endpoint} did not give {model.repo}/{name}: {output}")
-        return incoming / name
+        return self.user.take_over(incoming, name)
 
     def growing(self, name: str, content: Content, incoming: Path) -> Path | None:
-        final = incoming / name
+        room = incoming / ROOM
+        final = room / name
         if final.exists():
             return final
-        folder = (incoming / ".cache/huggingface/download" / name).parent
+        folder = (room / ".cache/huggingface/download" / name).parent
         tags = [tag for tag in (content.sha256, content.git_sha1) if tag]
         found = [path for tag in tags for path in folder.glob(f"*.{tag}.*incomplete")]
         return found[0] if len(found) == 1 else None
 
     def sweep(self, incoming: Path) -> None:
-        # Each start of the client uses a new random name; a killed one's file is never continued.
-        for orphan in (incoming / ".cache").rglob("*.incomplete"):
-            orphan.unlink(missing_ok=True)
-
-    def end(self) -> None:
-        shutil.rmtree(self.home, ignore_errors=True)
+        self.user.sweep(incoming)
+        room = self.user.room(incoming)
+        hf = self.venv / "bin" / "hf"
+        code, _ = self.run(
+            self.user.command(["test", "-w", str(room), "-a", "-x", str(hf)]), {"PATH": os.environ.get("PATH", os.defpath)}
+        )
+        if code != 0:
+            raise StagingError(
+                f"user {self.user.name}, as whom the Hub's client runs, can't reach {room}, or {hf}. Let others pass through the folders"
+                " on the way (chmod o+x), or run it as root: model_weights_hub_user: root"
+            )
 
 
 def listed(text: bytes) -> dict[str, str]:
@@ -264,7 +279,7 @@ def goes_on(answer: Any, begin: int) -> bool:
 def make_source(args: Mapping[str, Any], secrets: Mapping[str, str], tool: Tool, report: Reporter, pace: Pace) -> Source:
     kind = args["source"]
     if kind == "hub":
-        return HubSource(args["hub"], secrets.get("token", ""), tool, report.path.parent / "hub-home")
+        return HubSource(args["hub"], secrets.get("token", ""), tool)
     if kind == "mirror":
         return MirrorSource(args["mirror"], pace)
     if kind == "chain":

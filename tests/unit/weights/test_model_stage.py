@@ -509,7 +509,7 @@ def test_what_a_cache_lost_is_not_fetched_into_it(nodes: list[Node], source: Pat
     endpoint, _ = hub()
     node = nodes[0]
     snapshot = node.path = hub_cache(node.root / "models--acme--tiny", source)
-    assert node.stage("c" * 40, endpoint=endpoint)["staged"]
+    assert node.stage("c" * 40, endpoint=endpoint, hub_user="nobody needs it")["staged"]
     (snapshot / SECOND).resolve().unlink()
     looked = node.ask("c" * 40, state="planned")
     assert "Have its owner complete it" in "".join(looked["actions"])

@@ -83,7 +83,7 @@ from typing import NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands
-from ansible.module_utils.sparklanes.common.files import Unreadable, read_json
+from ansible.module_utils.sparklanes.common.files import Unreadable, read_json, remove
 from ansible.module_utils.sparklanes.common.ours import is_ours
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.registry import STORE, stale_certificates
@@ -211,15 +211,11 @@ class Prune:
                 if (read_json(note) or {}).get("id") == item.name or item.name.endswith(note.stem):
                     note.unlink()
         elif item.kind == "release":
-            shutil.rmtree(self.root / "releases" / item.name)
+            remove(self.root / "releases" / item.name)
         else:
             if item.kind == "model":
                 self.forget(item.name)
-            path = Path(item.name)
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            remove(Path(item.name))
 
     def forget(self, path: str) -> None:
         """The marker of a model goes first: what is half removed must not count as staged."""
@@ -235,7 +231,11 @@ def folders(path: Path) -> list[Path]:
 
 def size_of(path: Path) -> int:
     """Bytes on the disk of a file or below a folder, links not followed."""
-    files = [path] if path.is_file() else [Path(here, name) for here, _, names in os.walk(path) for name in names]
+    files = (
+        [path]
+        if path.is_symlink() or not path.is_dir()
+        else [Path(here, name) for here, _, names in os.walk(path) for name in names]
+    )
     return sum(file.lstat().st_blocks * 512 for file in files)
 
 

@@ -19,6 +19,8 @@ from typing import BinaryIO
 
 # Deeper folders are left out. Each open one takes a descriptor, of which a process has 1024.
 DEEPEST = 40
+# Links in one path, as the kernel counts them: path_resolution(7).
+LINKS = 40
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # opens nothing: no device wakes, no pipe waits
 

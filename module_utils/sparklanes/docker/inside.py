@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LINKS = 40  # in one path, as the kernel counts them
+from ansible.module_utils.sparklanes.common.walk import LINKS
 
 ReadLink = Callable[[str], str | None]
 

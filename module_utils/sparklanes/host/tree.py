@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-MOST_LINKS = 40  # as the kernel: path_resolution(7)
+from ansible.module_utils.sparklanes.common.walk import LINKS
+
 # A file of the system that we read whole is a configuration, a table or a program of ours.
 LARGEST = 16 * 1024**2
 
@@ -59,7 +60,7 @@ class Tree:
                 target = self._target(handle, name, path)
                 if target is not None:
                     links += 1
-                    if links > MOST_LINKS:
+                    if links > LINKS:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                     ahead[:1] = [part for part in PurePosixPath(target).parts if part != "/"]
                 elif len(ahead) == 1:

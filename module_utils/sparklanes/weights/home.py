@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ansible.module_utils.sparklanes.common.walk import LINKS
 from ansible.module_utils.sparklanes.weights.hub_cache import snapshot
 from ansible.module_utils.sparklanes.weights.model import StagingError
 
 ENTER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-LINKS = 40  # as many as a kernel follows
 NOBODY = 65534
 SMALL = 256 << 20  # bytes; an index of 177,569 tensors has 20 MiB
 

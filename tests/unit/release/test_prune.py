@@ -20,6 +20,7 @@ from ansible.module_utils.sparklanes.release.prune import Item, Needed
 from ansible.module_utils.sparklanes.release.store import Store
 from ansible.module_utils.sparklanes.release.transaction import Transaction
 from conftest import RunModule
+from staged_prune import Prune, size_of
 
 DIGESTS = {
     name: "sha256:" + letter * 64 for name, letter in (("old", "a"), ("now", "b"), ("good", "c"), ("lane", "d"), ("box", "e"))
@@ -264,6 +265,29 @@ def test_what_a_staging_without_power_left_goes(spark: Spark, run_module: RunMod
     assert other.is_dir()
     assert (spark.root / "jit/now/lane").is_dir()
     assert run_module(staged_prune, ask(spark, state="pruned", kinds=["leftover"]))["items"] == []
+
+
+@pytest.mark.parametrize("name", ["overlays/.incoming.tar", "jit/now/lane.tar", "releases/gone"])
+@pytest.mark.parametrize("kind", ["folder", "file", "nothing"])
+def test_where_a_link_stands_it_goes_and_what_it_leads_to_stays(
+    spark: Spark, run_module: RunModule, tmp_path: Path, name: str, kind: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "x").write_bytes(bytes(1 << 20))
+    target = {"folder": elsewhere, "file": elsewhere / "x", "nothing": elsewhere / "none"}[kind]
+    place = spark.root / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+    assert size_of(place) < 1 << 20
+    prune = Prune.__new__(Prune)
+    prune.root = spark.root
+    prune.remove(
+        Item("release" if name.startswith("releases/") else "leftover", place.name if "releases/" in name else str(place))
+    )
+    assert not place.is_symlink()
+    assert (elsewhere / "x").exists()
+    assert not run_module(staged_prune, ask(spark, state="listed", kinds=["leftover"]))["items"]
 
 
 def test_a_registry_that_does_not_carry_our_mark_stays(spark: Spark, run_module: RunModule) -> None:

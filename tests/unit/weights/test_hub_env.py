@@ -9,9 +9,10 @@ from typing import Any
 
 import model_stage
 import pytest
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, Started
 from ansible.module_utils.sparklanes.weights.hub import client_environment
 from conftest import RunModule
+from staging_nodes import LOCK
 
 
 def ask(tmp_path: Path, **more: Any) -> dict[str, Any]:
@@ -21,6 +22,7 @@ def ask(tmp_path: Path, **more: Any) -> dict[str, Any]:
         "staged_dir": str(tmp_path / "staged"),
         "jobs_dir": str(tmp_path / "jobs"),
         "reserve_gib": 0,
+        "hub_lock": LOCK,
         **more,
     }
 
@@ -28,9 +30,9 @@ def ask(tmp_path: Path, **more: Any) -> dict[str, Any]:
 def test_it_reaches_the_client_and_beats_our_own(tmp_path: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, str] = {}
 
-    def start(_jobs: Jobs, _job: str, _function: Any, _args: Any, secrets: dict[str, str], **_more: Any) -> bool:
+    def start(_jobs: Jobs, _job: str, _function: Any, _args: Any, secrets: dict[str, str], **_more: Any) -> Started:
         given.update(secrets)
-        return True
+        return Started("stage", "1", True)
 
     monkeypatch.setattr(Jobs, "start", start)
     result = run_module(model_stage, ask(tmp_path, hub_env={"HF_XET_NUM_CONCURRENT_RANGE_GETS": 2}))

@@ -213,20 +213,20 @@ def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
         raise AnsibleFilterError(str(error)) from error
 
 
+def variables_in(path: Path) -> Mapping[str, Any]:
+    """The variables of a file as Ansible reads it; templates stay as they are."""
+    try:
+        told = DataLoader().load_from_file(str(path), unsafe=False) or {}
+    except AnsibleError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{path} holds no variables")
+    return told
+
+
 def lanes_text(sources: Sequence[str]) -> str:
     """The lanes of these inventory sources and ours, as a table for people."""
-    loader = DataLoader()
-
-    def read(path: Path) -> Mapping[str, Any]:
-        try:
-            told = loader.load_from_file(str(path), unsafe=False)
-        except AnsibleError as error:
-            raise ValueError(str(error)) from error
-        if not isinstance(told or {}, Mapping):
-            raise ValueError(f"{path} holds no variables")
-        return told or {}
-
-    lanes, unread = lane_listing.found(lane_site.group_vars_folders(sources, ROOT), read, lane_options())
+    lanes, unread = lane_listing.found(lane_site.group_vars_folders(sources, ROOT), variables_in, lane_options())
     return "\n".join(lane_listing.text(lanes, unread))
 
 
@@ -244,9 +244,10 @@ def lane_preflight(
     checks = preflight.controller_checks(sys.version_info[:3], ansible_version, there)
     known, shared = lane_catalogue.known_lanes(folders), lane_catalogue.known_shared(folders)
     inline = inline_variables(hostvars)
-    checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared)
-    site = lane_site.shown(lane_site.site_folder(sources, ROOT), ROOT)
     lanes = sorted({str(hostvars[host].get("lane") or "") for host in play_hosts} - {""})
+    written = lane_listing.written(lanes, folders, variables_in)
+    checks += preflight.preflight(hostvars, groups, list(play_hosts), known, lane_options(), needs, inline, shared, written)
+    site = lane_site.shown(lane_site.site_folder(sources, ROOT), ROOT)
     elsewhere = [lane_site.shown(path, ROOT) for path in lane_site.unread(sources, ROOT, lanes)]
     checks = lane_site.in_this_site(checks, site) + preflight.unread_checks(elsewhere, site)
     return [check.to_dict() for check in checks]

@@ -18,6 +18,7 @@ from ansible.module_utils.sparklanes.gates.removed import removed_checks
 from ansible.module_utils.sparklanes.lane import budget
 from ansible.module_utils.sparklanes.lane.limits import limit_checks
 from ansible.module_utils.sparklanes.lane.partial import Partial, apart
+from ansible.module_utils.sparklanes.lane.replaced import replaced_checks
 from ansible.module_utils.sparklanes.lane.rules import lane_checks
 from ansible.module_utils.sparklanes.lane.schema import Schema, resolve, resolve_apart
 from ansible.module_utils.sparklanes.lane.state import negative_check, state_check
@@ -104,11 +105,13 @@ def preflight(
     needs: str = "host",
     inline: Mapping[str, Mapping[str, Any]] | None = None,
     shared: Sequence[str] | None = None,
+    written: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Check]:
     """Everything that can be said of the inventory and the lanes of these hosts.
 
     `inline`: group → the variables that stand inside an inventory file, where they are known.
     `shared`: the groups of families and kits that have a file; None where it is not known.
+    `written`: lane → the variables of its file, ours or the site's own, of those that could be read.
     """
     if needs not in NEEDS:
         raise ValueError(f"needs is {needs!r}: one of {', '.join(NEEDS)}")
@@ -129,7 +132,7 @@ def preflight(
         members = [host for host in groups.get(deployment) or [] if host in names]
         if needs == "launch":
             checks += gates_deployments.scope_refusals(play_hosts, members, deployment)
-        checks += _deployment(deployment, members, hostvars, groups, known, options, needs, shared)
+        checks += _deployment(deployment, members, hostvars, groups, known, options, needs, shared, written or {})
     return checks
 
 
@@ -176,6 +179,7 @@ def _deployment(
     options: Schema,
     needs: str,
     shared: Sequence[str] | None,
+    written: Mapping[str, Mapping[str, Any]],
 ) -> list[Check]:
     """All hosts of a deployment are judged, also those outside -l: their lane must be the same."""
     checks: list[Check] = []
@@ -193,6 +197,8 @@ def _deployment(
         # A name that nobody knows changes nothing of the others; of a wrong value nobody judges what it would mean.
         lane, resolved, wrong = resolve_apart(hostvars[host], options, host)
         checks += resolved
+        own = written.get(str(hostvars[host].get("lane"))) or {}
+        checks += replaced_checks(hostvars[host], own, host, options, lane["lane_replaces"] or [])
         if wrong:
             checks += [check for check in _of_lane(Partial(lane, wrong), host, options, hostvars[host]) if check.status != PASS]
         else:

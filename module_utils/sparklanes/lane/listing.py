@@ -38,6 +38,18 @@ def found(folders: Sequence[Path], read: Read, options: Schema) -> tuple[dict[st
     return lanes, unread
 
 
+def written(names: Sequence[str], folders: Sequence[Path], read: Read) -> dict[str, dict[str, Any]]:
+    """Lane → what its own file says: of the first folder that has one, ours before those of a site. One that can't be read is left out."""
+    made: dict[str, dict[str, Any]] = {}
+    for name in names:
+        try:
+            found = (_group(f"lane_{name}", [folder], read) for folder in folders)
+            made[name] = next((one for one in found if one), {})
+        except ValueError:
+            continue  # Ansible says so itself
+    return made
+
+
 def _group(name: str, folders: Sequence[Path], read: Read) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for folder in folders:

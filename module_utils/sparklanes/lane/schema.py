@@ -241,7 +241,7 @@ def resolve(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[d
 
 def resolve_apart(variables: Mapping[str, Any], options: Schema, host: str) -> tuple[dict[str, Any], list[Check], frozenset[str]]:
     """As `resolve`, and the names whose value is wrong. A part that nobody knows changes nothing of the others and makes none wrong."""
-    given, unread = _read(variables)
+    given, unread = read_variables(variables)
     faults = [*unread.values(), *_unknown_names(given, options)]
     lane: dict[str, Any] = {}
     wrong: set[str] = set()
@@ -253,7 +253,7 @@ def resolve_apart(variables: Mapping[str, Any], options: Schema, host: str) -> t
     return lane, as_checks(faults, host, {"LANE.NAMES": "all known", "LANE.TYPES": "all as defined"}), frozenset(wrong)
 
 
-def _read(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Fault]]:
+def read_variables(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Fault]]:
     """The values of `lane_*`, and name → what is wrong with its template. By name, not by items(): reading one fills in its templates."""
     given: dict[str, Any] = {}
     faults: dict[str, Fault] = {}

@@ -303,6 +303,7 @@ def test_every_rule_of_preflight_has_a_mutation() -> None:
         | {"LANE.NAMES", "LANE.TYPES", "LANE.NUMBERS"}
     )
     here |= {
+        "LANE.REPLACED",  # test_replaced.py
         "LANE.STATE",  # test_lanes.py
         "INVENTORY.ADDRESS",
         "INVENTORY.HOSTS",

@@ -29,6 +29,8 @@ NAMES = (
     "lane_secret_env",
 )
 MODEL = ("repo", "revision", "container_path")
+# Without a device or IPC_LOCK a rank falls back to TCP, with less shared memory it ends alone. Memory is a host's own.
+CONTAINER = ("entrypoint", "command_prefix", "network", "ipc", "devices", "cap_add", "ulimits", "shm_size")
 ABSENT = "absent"
 
 
@@ -39,7 +41,7 @@ def shared(lane: Mapping[str, Any]) -> dict[str, str]:
         found |= {f"{model}.{part}": _text((lane[model] or {}).get(part)) for part in MODEL}
     image, container = lane["lane_image"], lane["lane_container"]
     found |= {f"lane_image.{part}": _text(image[part]) for part in ("repository", "digest", "ids")}
-    found |= {f"lane_container.{part}": _text(container[part]) for part in ("entrypoint", "command_prefix", "network", "ipc")}
+    found |= {f"lane_container.{part}": _text(container[part]) for part in CONTAINER}
     found |= {flag: _text(value) for flag, value in View(lane).args.items() if flag not in PER_RANK_FLAGS and value is not None}
     found |= {f"lane_flag_names.{flag}": _text(own) for flag, own in lane["lane_flag_names"].items()}
     env = {**lane["lane_engine_env"], **{name: f"the fabric's {source}" for name, source in lane["lane_fabric_env"].items()}}

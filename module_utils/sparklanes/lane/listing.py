@@ -15,6 +15,8 @@ from ansible.module_utils.sparklanes.lane.state import state, why
 from ansible.module_utils.sparklanes.lane.unknowns import launch_refusals
 
 Read = Callable[[Path], Mapping[str, Any]]
+# What a node has, real or of the sandbox; those of other hosts stand last.
+SPARKS = ("sm_121", "cpu")
 HEAD = ("lane", "Sparks", "context", "state", "open", "what")
 
 
@@ -61,13 +63,13 @@ def _group(name: str, folders: Sequence[Path], read: Read) -> dict[str, Any]:
 
 def text(lanes: Mapping[str, Mapping[str, Any]], unread: Mapping[str, str] | None = None) -> list[str]:
     """A table, those for few Sparks first, and below it what stands behind a state. `open`: what a launch asks for first."""
-    ordered = sorted(lanes, key=lambda name: (lanes[name]["lane_nodes"] or 0, name))
+    ordered = sorted(lanes, key=lambda name: (lanes[name]["lane_gpu_arch"] not in SPARKS, lanes[name]["lane_nodes"] or 0, name))
     rows = [HEAD]
     for name in ordered:
         lane = lanes[name]
         context = f"{lane['lane_max_model_len']:,}" if lane["lane_max_model_len"] else "?"
         missing = sum(check.status == "fail" for check in launch_refusals(lane))
-        hosts = str(lane["lane_nodes"] or "?") if lane["lane_gpu_arch"] in ("sm_121", "cpu") else "no Spark"
+        hosts = str(lane["lane_nodes"] or "?") if lane["lane_gpu_arch"] in SPARKS else "no Spark"
         rows.append((name, hosts, context, state(lane), str(missing or "-"), str(lane["lane_title"])))
     lines = columns(rows, right={1, 2, 4})
     reasons = [f"{name} is {state(lanes[name])}: {why(lanes[name])}" for name in ordered if why(lanes[name])]

@@ -48,6 +48,10 @@ def rows(*worker: dict[str, Any]) -> list[Check]:
         ({"lane_overlays_host": {"/app/a.py": {"sha256": "c" * 64}}}, "the mount /app/a.py is /var/lib/sparklanes/overlays/aaaa"),
         ({"lane_container_host": {"mounts": [{"source": "/srv/x", "target": "/x"}]}}, "the mount /x is absent on s1"),
         ({"lane_container_host": {"command_prefix": ["serve", "x"]}}, "lane_container.command_prefix"),
+        ({"lane_container_host": {"devices": ["/dev/x"]}}, "lane_container.devices is absent on s1"),
+        ({"lane_container_host": {"cap_add": ["IPC_LOCK"]}}, "lane_container.cap_add is absent on s1"),
+        ({"lane_container_host": {"ulimits": ["memlock=-1:-1"]}}, "lane_container.ulimits is absent on s1"),
+        ({"lane_container_host": {"shm_size": "1g"}}, "lane_container.shm_size is absent on s1"),
         ({"lane_port": 8001}, "lane_port is 8000 on s1, but 8001 on s2"),
     ],
 )  # fmt: skip

@@ -27,6 +27,7 @@ def test_every_lane_that_we_ship_is_listed_with_its_state_and_the_reason_below()
     assert topkfix.split()[1:4] == ["4", "1,048,576", "superseded"]
     assert 'flash_nvfp4_dflash2_tp4_1m_topkfix is superseded: CURRENT.md of 2026-09-02 lists it under "do not use"' in text
     assert "flash_nvfp4_dflash2_tp4_v3_negative is negative: its source measured 31.5 tok/s" in text
+    assert lines[len(ALL)].startswith("flash_w4a16_mtp_tp4_sm120"), "hosts that are no Sparks stand last"
     (hopper,) = [line for line in lines if line.startswith("flash_w4a16_mtp_tp4_hopper")]
     assert hopper.split()[1:3] == ["no", "Spark"]
 

@@ -146,8 +146,15 @@ DERIVED_FLAGS = {
     "--hf-token": "a secret, and staging needs it, not the engine",
     "--data-parallel-size": "ranks of one deployment serve one replica; a second replica is a second deployment",
 }
+# Flags without a value that no --no-NAME turns off, those of older engines too.
+_BARE = """
+aggregate-engine-logging calculate-kv-scales disable-log-requests disable-log-stats disable-mm-preprocessor-cache enable-reasoning
+engine-use-ray grpc guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace
+guided-decoding-disable-fallback headless help use-v2-block-manager worker-use-ray
+"""
 # Short spellings of the engine, as its own parser knows them.
 SHORT = {
+    "-q": "--quantization",
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-dp": "--data-parallel-size",
@@ -170,6 +177,13 @@ def names() -> frozenset[str]:
         if name != word:
             found.add(f"--no-{name}")
     return frozenset(found)
+
+
+@functools.cache
+def switches() -> frozenset[str]:
+    """The flags that take no value."""
+    both = {word.removeprefix("[no-]") for word in _NAMES.split() if word.startswith("[no-]")}
+    return frozenset(f"--{name}" for name in (*both, *(f"no-{name}" for name in both), *_BARE.split()))
 
 
 def known(flag: str) -> bool:

@@ -18,7 +18,8 @@ from typing import Any
 from ansible.module_utils.sparklanes.common.secrets import HIDDEN, blanked_words, hidden, secret_name
 from ansible.module_utils.sparklanes.common.sizes import MIB, size_or_none
 from ansible.module_utils.sparklanes.docker import gpu_access
-from ansible.module_utils.sparklanes.engine.flags import SHORT, canonical_flag
+from ansible.module_utils.sparklanes.engine.command import flags_and_words
+from ansible.module_utils.sparklanes.engine.flags import canonical_flag
 
 ABSENT = "(absent)"
 GIVEN = "(given)"  # a flag without a value
@@ -108,18 +109,8 @@ def unwrapped(words: Sequence[str]) -> list[str]:
 
 def flags_of(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The model and the flags of `[vllm serve] MODEL --flag value …`; one with several values is a list, `--x.y` a part of `--x`."""
-    before: list[str] = []
-    given: dict[str, list[str]] = {}
-    current = ""
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in SHORT or re.match(r"--[A-Za-z]", word):
-            current = canonical_flag(SHORT.get(name, name))
-            given[current] = [value] if equals else []
-        elif current:
-            given[current].append(word)
-        else:
-            before.append(word)
+    before, told = flags_and_words(words)
+    given = {canonical_flag(name): values for name, values in told}
     flags: dict[str, Any] = {}
     for name, values in given.items():
         root, *parts = name.split(".")

@@ -58,6 +58,7 @@ from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import site as lane_site
 from ansible.module_utils.sparklanes.lane.catalogue import new_lane
+from ansible.module_utils.sparklanes.lane.importers import importing as lane_importing
 from ansible.module_utils.sparklanes.quality import records as quality_records
 from ansible.module_utils.sparklanes.quality.decode import verdict as decode_verdict
 from ansible.module_utils.sparklanes.quality.teacher_forcing import judge as judging
@@ -199,18 +200,50 @@ def lane_rank_drift(hostvars: HostVars, host: str, groups: Groups, running: Mapp
     return str(drift.report(host, str(ours["deployment"]), ours, lane_schema.plain(running)))
 
 
-def new_lane_text(folders: Sequence[str], parent: str, name: str) -> str:
-    """The file of lane `name`, begun from that of `parent` in the first of these folders that has one."""
+def new_lane_made(folders: Sequence[str], parent: str, name: str, running: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The file of lane `name` and what to say of it: begun from lane `parent` in the first of these folders that has one, or imported.
+
+    running: what rank_command_info told, where `parent` is container:NAME@HOST.
+    """
+    parent, name = str(parent), str(name)  # without what Ansible attaches to a text
     known = lane_catalogue.known_lanes(map(Path, folders))
     files = [path for folder in folders if (path := Path(folder) / f"lane_{parent}.yml").is_file()]
-    if not files:
-        raise AnsibleFilterError(f"there is no lane {parent}. {did_you_mean(parent, known)} Known: {', '.join(known)}")
     if name in known:
         raise AnsibleFilterError(f"lane {name} is there already")
     try:
-        return str(new_lane(files[0].read_text(encoding="utf-8"), parent, name))
+        if files:
+            return {"text": str(new_lane(files[0].read_text(encoding="utf-8"), parent, name)), "report": []}
+        lane_catalogue.fit_name(name)
+        if lane_importing.container_of(parent):
+            imported = lane_importing.of_container(lane_schema.plain(running or {}), name, parent)
+        elif lane_importing.is_file(parent):
+            imported = lane_importing.of_file(parent, name)
+        else:
+            raise AnsibleFilterError(
+                f"there is no lane and no file {parent}. {did_you_mean(parent, known)} Known: {', '.join(known)}"
+            )
+        made: dict[str, Any] = lane_importing.written(imported, parent, lane_options())
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
+    return made
+
+
+def lane_container_named(given: str) -> dict[str, str]:
+    """Name and host of container:NAME@HOST, empty for anything else."""
+    try:
+        return dict(lane_importing.container_of(given))
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def lane_rank_unlike(hostvars: HostVars, host: str, groups: Groups, path: str) -> str:
+    """How what a host would run differs from a recipe or command in a file."""
+    ours = lane_rank_spec(hostvars, host, groups)
+    try:
+        theirs = lane_importing.runs(path)
+    except ValueError as error:
+        raise AnsibleFilterError(f"render_compare: {error}") from error
+    return str(drift.report(host, str(ours["deployment"]), ours, theirs))
 
 
 def variables_in(path: Path) -> Mapping[str, Any]:
@@ -633,9 +666,11 @@ class FilterModule:
             "sparklanes_lane": lane_of,
             "sparklanes_needs": lane_needs,
             "sparklanes_lanes": lanes_text,
-            "sparklanes_new_lane": new_lane_text,
+            "sparklanes_container_named": lane_container_named,
+            "sparklanes_new_lane": new_lane_made,
             "sparklanes_site_folder": site_folder,
             "sparklanes_rank_drift": lane_rank_drift,
+            "sparklanes_rank_unlike": lane_rank_unlike,
             "sparklanes_rank_spec": lane_rank_spec,
             "sparklanes_fabric_file": fabric_file,
             "sparklanes_fabrics": fabrics_of,

@@ -31,10 +31,15 @@ lane_source:
 """
 
 
-def new_lane(text: str, parent: str, name: str) -> str:
-    """The file of lane `name` from the text of its parent's; ValueError says why there can't be one."""
+def fit_name(name: str) -> None:
+    """ValueError where no lane can have that name."""
     if not re.fullmatch(r"[A-Za-z0-9_]+", name):
         raise ValueError(f"{name!r} is no name of a lane: letters, digits and _, for it becomes the name of a group")
+
+
+def new_lane(text: str, parent: str, name: str) -> str:
+    """The file of lane `name` from the text of its parent's; ValueError says why there can't be one."""
+    fit_name(name)
     if name == parent:
         raise ValueError(
             f"a new lane needs a name of its own; to change {name}, write a site file of its name (docs/concepts.md)"

@@ -165,7 +165,7 @@ def log_of(box: Container, lines: int) -> tuple[str, float | None]:
         # What is over the limit is cut at its end, where the end of the rank stands: ask for less of it. A character has up to four bytes.
         if max(len(out.encode()), len(err.encode())) < MOST_BYTES or lines <= FEWEST_LINES:
             # The engine writes to both streams; put in order by their stamps they are one log again.
-            return stamped("\n".join(sorted((out + err).splitlines(), key=in_order)))
+            return stamped("\n".join(sorted((out + err).split("\n"), key=in_order)))
         lines = max(FEWEST_LINES, lines // 8)
 
 
@@ -173,7 +173,7 @@ def stamped(text: str) -> tuple[str, float | None]:
     """A log of `docker logs --timestamps` without its stamps, and the time (s since the epoch) of its last line that tells something."""
     last = None
     bare = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # no other end of a line is Docker's: the others may be of what a client sent
         stamp, blank, rest = line.partition(" ")
         when = moment(stamp)
         last = when if when is not None and tells(rest) else last

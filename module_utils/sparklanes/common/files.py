@@ -24,6 +24,8 @@ ASIDE = ".sparklanes-partial."
 
 # No file of ours comes near it: what is larger was made by something else.
 LARGEST = 16 * 1024 * 1024
+# But a list of a hundred thousand files and their hashes.
+LARGEST_LIST = 128 * 1024 * 1024
 
 
 class Unreadable(ValueError):
@@ -38,26 +40,29 @@ class Unreadable(ValueError):
         self.path, self.why, self.mark = str(path), why, mark
 
 
+def _content(path: str | Path, largest: int, flags: int = 0) -> bytes:
+    """The bytes of a plain file, at most one more than `largest`. Unreadable for what is none: a pipe would be waited for, a device has no end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Unreadable(path, "it is no file")
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            return stream.read(largest + 1)
+    finally:
+        os.close(handle)
+
+
 def read_state(path: str | Path, largest: int = LARGEST) -> tuple[dict[str, Any] | None, str]:
     """The JSON object in a file that others are judged by, and the mark of its bytes. None only where there is no such file; else Unreadable.
 
     Neither a link nor a pipe is followed, and no more is read than `largest` bytes.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = _content(path, largest, os.O_NOFOLLOW)
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         raise Unreadable(path, error.strerror or str(error)) from error
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise Unreadable(path, "it is no file")
-        with os.fdopen(handle, "rb", closefd=False) as stream:
-            content = stream.read(largest + 1)
-    except OSError as error:
-        raise Unreadable(path, error.strerror or str(error)) from error
-    finally:
-        os.close(handle)
     mark = f"unreadable-{hashlib.sha256(content).hexdigest()[:8]}"
     if len(content) > largest:
         raise Unreadable(path, f"it is larger than {largest} bytes", mark)
@@ -76,8 +81,8 @@ def read_json(path: str | Path) -> dict[str, Any] | None:
     For what can be made or measured anew. What decides whether something may be touched is read by `read_state`.
     """
     try:
-        with Path(path).open(encoding="utf-8") as stream:
-            data = json.load(stream)
+        content = _content(path, LARGEST_LIST)
+        data = json.loads(content) if len(content) <= LARGEST_LIST else None
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -134,7 +139,7 @@ def write_json(path: str | Path, data: Any, mode: int = 0o600) -> bool:
     content = as_json(data)
     target = Path(path)
     try:
-        if target.read_text(encoding="utf-8") == content and target.stat().st_mode & 0o777 == mode:
+        if _content(target, LARGEST_LIST) == content.encode() and target.stat().st_mode & 0o777 == mode:
             return False
     except (OSError, ValueError):
         pass

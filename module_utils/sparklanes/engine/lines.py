@@ -15,13 +15,13 @@ BROADCAST = "No available shared memory broadcast block"
 _PREFIX = re.compile(r"^\((?P<process>[\w.-]{1,60})(?: pid=\d{1,10})?\)\s{1,8}")
 _STAMP = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d-\d\d \d\d:\d\d:\d\d)\b")
 _ERROR_HEAD = re.compile(r"^(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]{0,120}\]\s?")
-# uvicorn's access lines: `INFO:     10.0.0.9:33210 - "GET /path?query HTTP/1.1" 404 Not Found`. Two processes may share a line.
-_ACCESS = re.compile(r' - "[A-Z]{3,10} ')
-# Lines that quote configuration or requests, or name a C++ frame: what stands in them did not happen.
-_QUOTES = re.compile(
-    r"\[dump_input\.py|non-default args:|with config: model=|fd limit errors like|Received request |Error with model |"
-    r"^\s{0,8}(?:frame )?#\d{1,4}:? "
-)
+# uvicorn's access lines: `INFO:     10.0.0.9:33210 - "GET /path?query HTTP/1.1" 404 Not Found`; a proxy's header may stand for the address, and
+# any word for the verb. Two processes may share a line.
+_ACCESS = re.compile(r"INFO:\s{4,8}[^\"]{1,300} - \"[\w!#$%&'*+.^`|~-]{1,60} |" r' - "[A-Z]{3,10} ')
+# Other lines that hold what a stranger asked for: from there to the end of the line all may be his.
+_ASKED = re.compile(r"\[dump_input\.py|Received request |Error with model ")
+# Lines that quote configuration, or name a C++ frame: what stands in them did not happen.
+_QUOTES = re.compile(r"non-default args:|with config: model=|fd limit errors like|^\s{0,8}(?:frame )?#\d{1,4}:? ")
 # What is printed for as long as nothing happens.
 _WAITING = re.compile(
     BROADCAST
@@ -56,19 +56,27 @@ class Line:
 
 
 def lines(text: str) -> Iterator[Line]:
-    """Each line that isn't blank. A progress bar rewrites its line with carriage returns: each state of it counts."""
-    for raw in re.split(r"[\r\n]+", text):
-        whole = raw[:LONGEST].rstrip()
-        access = _ACCESS.search(whole)
-        line = whole[: access.start()] if access else whole
-        if not line.strip():
-            continue
-        message, process = line, ""
-        while found := _PREFIX.match(message):
-            message, process = message[found.end() :], found["process"]
-        stamp = _STAMP.search(message)
-        serious = not access and (stamp is None or message.startswith(("ERROR", "CRITICAL")))
-        yield Line(line, message, process, stamp[1] if stamp else "", serious, bool(access or _QUOTES.search(message)))
+    """Each line that isn't blank and is the engine's own. A progress bar rewrites its line with carriage returns: each state of it counts.
+
+    What a stranger asked for is left out, with the rest of its line: no failure, no number and no boot is read in it.
+    """
+    for row in text.split("\n"):
+        for raw in row.split("\r"):
+            line = raw[:LONGEST].rstrip()
+            if foreign := _ACCESS.search(line) or _ASKED.search(line):
+                line = line[: foreign.start()] if foreign.re is _ACCESS else ""
+            if line.strip():
+                message, process = line, ""
+                while found := _PREFIX.match(message):
+                    message, process = message[found.end() :], found["process"]
+                stamp = _STAMP.search(message)
+                serious = not foreign and (stamp is None or message.startswith(("ERROR", "CRITICAL")))
+                if message.strip():
+                    yield Line(
+                        line, message, process, stamp[1] if stamp else "", serious, bool(foreign or _QUOTES.search(message))
+                    )
+            if foreign:
+                break
 
 
 def tells(line: str) -> bool:

@@ -35,6 +35,8 @@ from ansible.module_utils.sparklanes.release.transaction import (
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RELEASE = re.compile(r"[0-9a-f]{12}")
+# Fields that each state has that any version of ours wrote.
+ALWAYS = ("status", "current", "last_good")
 
 
 def unreferenced(releases: Iterable[str], states: Iterable[DeploymentState], also: Iterable[str] = ()) -> list[str]:
@@ -88,6 +90,9 @@ class Store:
         """What the last finished transaction left; Unreadable, never a guess, where the file does not say it."""
         data, mark = read_state(self.state_path)
         try:
+            # One that says nothing of it does not say that nothing runs, or that nothing is last good.
+            if data is not None and (lacks := [name for name in ALWAYS if name not in data]):
+                raise ValueError(f"it has no {lacks[0]}")
             return DeploymentState.from_dict(data)
         except ValueError as error:
             raise Unreadable(self.state_path, str(error), mark) from error

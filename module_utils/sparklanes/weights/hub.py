@@ -103,8 +103,13 @@ def explain(status: int, code: str, repo: str, revision: str, endpoint: str, att
     return f"{where}: HTTP {status} {code}".rstrip()
 
 
-def read_list(answer: Any, limit: int) -> bytes:
-    """The body of an answer. One that is too long or was cut is an OSError: half a list would pass for a whole one."""
+def read_list(answer: Any, limit: int, asked: str = "") -> bytes:
+    """The body of an answer. One that is too long or was cut is an OSError: half a list would pass for a whole one.
+
+    asked: the address, if what is listed rests on it alone. A list that was sent on from there into the open is an OSError too.
+    """
+    if asked and in_the_open(answer.url) and not in_the_open(asked):
+        raise OSError(f"it sends its list on to {blanked(answer.url)}, without TLS, where anybody on the way can write it")
     text: bytes = answer.read(limit + 1)
     if len(text) > limit:
         raise OSError(f"its list has more than {limit:,} bytes")
@@ -123,7 +128,7 @@ def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout
         wait = None
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                page = read_list(answer, left)
+                page = read_list(answer, left, url)
                 found = NEXT.search(answer.headers.get("Link", ""))
                 return page, found[1] if found else ""
         except urllib.error.HTTPError as error:
@@ -144,6 +149,14 @@ def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout
     raise AssertionError("counting ended")
 
 
+def server_of(url: str) -> tuple[str, str]:
+    """Scheme and server of an address by somebody else's word, which may be none."""
+    try:
+        return urlsplit(url)[:2]
+    except ValueError:
+        return "", repr(url[:80])
+
+
 def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: float = TIMEOUT) -> dict[str, HubFile]:
     """The files of a repository at a commit, by name."""
     endpoint = endpoint.rstrip("/")
@@ -151,8 +164,8 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
     files: dict[str, HubFile] = {}
     left = LIST_LIMIT
     for _ in range(PAGE_LIMIT):
-        if urlsplit(url)[:2] != urlsplit(endpoint)[:2]:
-            raise HubError(f"{endpoint} sends the list of {repo} on to another server, {urlsplit(url).netloc}")
+        if server_of(url) != server_of(endpoint):
+            raise HubError(f"{endpoint} sends the list of {repo} on to another server, {server_of(url)[1]}")
         page, following = _page(endpoint, url, repo, revision, token, timeout, left)
         left -= len(page)
         try:

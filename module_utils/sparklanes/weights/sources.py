@@ -44,7 +44,7 @@ from ansible.module_utils.sparklanes.weights.model import (
     with_digests,
 )
 from ansible.module_utils.sparklanes.weights.pace import Pace
-from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_folder
+from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_folder, writes_at_most
 
 HTTP_TIMEOUT = 60.0
 LISTS = ("manifest.json", sums.SUMS)
@@ -106,7 +106,7 @@ class HubSource(Source):
                 return 0
             return stat.st_blocks * 512 if stat else 0
 
-        code, output = self.run(command, env, progress=reached)
+        code, output = self.run(writes_at_most(content.size, command), env, progress=reached)
         if code != 0:
             raise StagingError(f"{self.endpoint} did not give {model.repo}/{name}: {output}")
         return self.user.take_over(incoming, name)
@@ -181,17 +181,17 @@ class MirrorSource(Source):
 
     def _listed(self, model: Model) -> Manifest:
         for name in LISTS:
-            url = self._url(model, name)
+            url, pin = self._url(model, name), self.pins.get(model.name, "")
             try:
                 with self._open(url) as answer:
-                    text = weights_hub.read_list(answer, weights_hub.LIST_LIMIT)
+                    text = weights_hub.read_list(answer, weights_hub.LIST_LIMIT, "" if pin else url)
             except urllib.error.HTTPError as error:
                 if error.code in (404, 410):
                     continue
                 raise StagingError(f"{url}: HTTP {error.code}. May this node read the mirror?") from error
-            except (OSError, HTTPException) as error:
+            except (OSError, ValueError, HTTPException) as error:  # ValueError: of an address that it was sent on to
                 raise StagingError(f"{url} does not answer ({getattr(error, 'reason', error)}). Check the address") from error
-            pin, found = self.pins.get(model.name, ""), hashlib.sha256(text).hexdigest()
+            found = hashlib.sha256(text).hexdigest()
             if pin and pin != found:
                 raise StagingError(f"{url} hashes to {found[:16]}…, not {pin[:16]}…. Is it the list that is meant?")
             if name == sums.SUMS:
@@ -244,7 +244,7 @@ class MirrorSource(Source):
                 path.unlink(missing_ok=True)  # what is there can't be its beginning
             asked = error.headers.get("Retry-After", "")
             raise StagingError(f"{url}: HTTP {error.code}" + (f" (Retry-After: {asked[:40]})" if asked else "")) from error
-        except (OSError, HTTPException) as error:
+        except (OSError, ValueError, HTTPException) as error:  # ValueError: of an address that it was sent on to
             if isinstance(error, OSError) and error.errno is not None and error.filename:
                 raise  # of the disk here
             raise StagingError(f"{url}: {getattr(error, 'reason', error) or type(error).__name__}") from error

@@ -78,6 +78,8 @@ def survey(context: Context, model: Model) -> Survey:
     store = ModelStore(context.store_root, model.path)
     before = store.manifest()
     manifest = context.source.manifest(model, store)
+    if not manifest.files:
+        raise StagingError(f"{context.source.name} lists no files of {model.name} ({model.path}). Is it the model that is meant?")
     to_come = 0
     if context.source.fetches:
         assessment = assess(manifest, store.records(), look(Path(model.path)))

@@ -25,6 +25,7 @@ SOCKET_OPTIONS = "TCP_NODELAY"
 # is 6 minutes of repetitions (xet's retry_max_duration).
 STALL_SECONDS, LOOK_SECONDS, GRACE_SECONDS = 600.0, 2.0, 10.0
 HUNG = 124
+OWN_BYTES = 16 << 20  # of logs and compiled Python of a program that brings files
 ASK_AGAIN = 0.5  # seconds until it is looked for a file to take where nothing called for it: time alone may give one free
 
 
@@ -113,6 +114,12 @@ def dies_with_us(command: Sequence[str]) -> list[str]:
     """The command, ended by the kernel when whoever started it is killed. A unit of systemd ends all its processes anyway."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", "--", *command] if setpriv else list(command)
+
+
+def writes_at_most(size: int, command: Sequence[str]) -> list[str]:
+    """The command, which can't make any file larger than what it is to bring, and a little for its own: else what has no end fills the disk."""
+    prlimit = shutil.which("prlimit")
+    return [prlimit, f"--fsize={size + OWN_BYTES}", "--", *command] if prlimit else list(command)
 
 
 class Feed:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,26 @@ def test_what_is_no_json_object_counts_as_absent(tmp_path: Path, content: bytes)
     path.write_bytes(content)
     assert files.read_json(path) is None
     assert files.write_json(path, {}) is True
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "too large"])
+def test_what_is_no_file_of_ours_is_neither_waited_for_nor_read_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A pipe in place of a record held each verb for ever, and so did the look whether a file already holds what is to be written."""
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        monkeypatch.setattr(files, "LARGEST_LIST", 20)
+        path.write_text('{"a": "bcdefghijklmnopqrst"}')
+    assert files.read_json(path) is None
+    with pytest.raises(files.Unreadable):
+        files.read_state(path, 10)
+    if kind != "folder":
+        assert files.write_json(path, {"a": 1})
+        assert files.read_json(path) == {"a": 1}

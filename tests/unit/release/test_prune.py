@@ -38,7 +38,7 @@ class Spark:
         self.busy = False
         for letter, name in (("1", "old"), ("2", "now"), ("3", "good")):
             self.release(letter * 12, name)
-        self.write("deployments/sparks/state.json", {"current": "2" * 12, "last_good": "3" * 12})
+        self.write("deployments/sparks/state.json", {"status": "serving", "current": "2" * 12, "last_good": "3" * 12})
         for name in DIGESTS:
             self.image(name)
         for name in ("lane", "nobody"):

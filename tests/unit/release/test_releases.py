@@ -59,7 +59,7 @@ def test_a_release_never_changes(run_module: RunModule, tmp_path: Path) -> None:
 def test_releases_that_nothing_refers_to_are_pruned(run_module: RunModule, tmp_path: Path) -> None:
     freeze(run_module, tmp_path, "a" * 12)
     Store("other", str(tmp_path)).folder.mkdir(parents=True)
-    Store("other", str(tmp_path)).state_path.write_text(json.dumps({"last_good": "a" * 12}))
+    Store("other", str(tmp_path)).state_path.write_text(json.dumps({"status": "stopped", "current": "", "last_good": "a" * 12}))
     freeze(run_module, tmp_path, "b" * 12)
     result = freeze(run_module, tmp_path, "c" * 12)
     assert result["pruned"] == ["b" * 12]
@@ -165,6 +165,8 @@ BROKEN = {
     "deep": b'{"a":' * 100_000,
     "no number": b'{"reason": NaN}',
     "no text of a file": b'{"reason": "\\ud800"}',
+    "nothing of it": b"{}",
+    "no last good": b'{"status": "serving", "current": "aaaaaaaaaaaa"}',
 }
 
 

@@ -124,6 +124,16 @@ def test_a_bad_offer_is_a_sentence_and_without_the_seal_it_is_not_even_read(text
         chain_offer.unseal(sealed, "s", "s1")
 
 
+@pytest.mark.parametrize(
+    "work", [{"error": 5}, {"failed": [1]}, {"running": "no"}, {"phase": None}, {"done": "x"}, {"done": 1e400}, [], 7, None]
+)
+def test_what_one_says_of_its_work_is_of_the_types_that_we_write(work: Any) -> None:
+    """Its error was cut as a text where it was none, and the job ended in a traceback."""
+    text = json.dumps({**offer().to_dict(), "work": work}).encode()
+    with pytest.raises(StagingError, match="s1 shows an offer that is unreadable"):
+        chain_offer.unseal(f"x {chain_offer.user_of('s')}:{chain_offer._seal(text, 's')}\n".encode() + text, "s", "s1")
+
+
 class Shows(Tool):
     """In place of rsync: a Spark that shows one thing after the other."""
 
@@ -198,14 +208,14 @@ def test_a_broken_transfer_sends_the_next_files_elsewhere_for_a_while() -> None:
     made = choice("near", "far")
     made.offered("near", offer(10), 1)
     made.offered("far", offer(10), 1)
-    made.transfer_failed("near", "timeout", 1)
+    made.transfer_failed("near", "05", "timeout", 1)
     assert giver(made, "05", 2) == "far"
     made.offered("near", offer(10), 2 + chain_choice.PENALTY)
     made.offered("far", offer(10), 2 + chain_choice.PENALTY)
     assert giver(made, "05", 2 + chain_choice.PENALTY) == "near"
     alone = choice("near")
     alone.offered("near", offer(10), 1)
-    alone.transfer_failed("near", "timeout", 1)
+    alone.transfer_failed("near", "05", "timeout", 1)
     assert giver(alone, "05", 2) == "near", "nobody else has it"
 
 
@@ -296,6 +306,21 @@ def test_one_that_is_at_work_is_waited_for_though_no_byte_is_seen(running: bool)
     assert "other: has nothing of it" in why
 
 
+def test_one_that_offers_and_never_gives_is_not_asked_without_end() -> None:
+    """It lives and has the file by its own word, so the others went on asking it for ever."""
+    made = choice("near")
+    end = int(chain_choice.STANDING) + 70
+    for now in range(0, end, 10):
+        made.offered("near", offer(20, running=False), now)
+        asked = now <= chain_choice.STANDING + 50
+        assert (giver(made, "05", now) == "near") is (made.hopeless(["05"], now) == "") is asked, (
+            "as long as something of it comes"
+        )
+        made.transfer_failed("near", "05", "near did not give 05 (rsync status 23)", now, more=now == 30)
+    assert giver(made, "06", end) == "near", "of another file nothing is known"
+    assert made.hopeless(["05"], end).endswith("and never gave what it offers: near did not give 05 (rsync status 23)")
+
+
 @given(st.integers(0, 10**9))
 def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
     """Whatever happened before: once all is quiet and one that has all lives, it gives all."""
@@ -310,7 +335,7 @@ def test_a_file_that_a_living_spark_has_is_had_in_the_end(seed: int) -> None:
         elif event == 2:
             made.silent(name, "?")
         elif event == 3:
-            made.transfer_failed(name, "?", now)
+            made.transfer_failed(name, "05", "?", now)
         else:
             made.pass_over_stalled(FILES, dice.randrange(2), now)
     for _ in range(200):

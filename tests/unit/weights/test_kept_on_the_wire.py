@@ -15,19 +15,21 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.weights import hub_client, steps, tools
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
-from ansible.module_utils.sparklanes.weights import steps
+from ansible.module_utils.sparklanes.weights.chain import choice
 from ansible.module_utils.sparklanes.weights.chain.offer import Offer, Work, seal, user_of
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest
 from ansible.module_utils.sparklanes.weights.tools import own_folder
 from checkpoints import COMMIT, shard
-from staging_nodes import free_port
+from staging_nodes import LOCK, free_port
 
 NAME = "model.safetensors"
 GOOD = shard({"w": ("BF16", [150_000], random.Random(3).randbytes(300_000))})
@@ -296,6 +298,7 @@ class Between:
         return {"peers": [{"name": "s0", "url": url}], "patience": 10}
 
     def end(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)  # else whoever waits there goes on waiting
         self.listener.close()
         self.daemon.terminate()
         self.daemon.wait()
@@ -358,3 +361,83 @@ def test_a_transfer_that_was_cut_goes_on_whatever_name_it_was_left_under(spark: 
     assert spark.stage("chain", {"chain_secret": SECRET}, chain=between.peers) == ""
     spark.kept()
     assert spark.file.stat().st_ino == inode
+
+
+def test_a_file_that_grows_once_it_is_listed_does_not_fill_the_disk(
+    spark: Spark, between: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rsync asks how large a file is when it is listed, and takes all that comes afterwards."""
+    between.flips.append(0.0)
+    whole, passed = SIZE + (80 << 20), between.pump
+
+    def pump(a: socket.socket, b: socket.socket, serves: bool) -> None:
+        def sendall(data: bytes) -> None:
+            # In the list of files, not in the offer, which has the name too.
+            if serves and NAME.encode() in data and b"verified" not in data and between.target.stat().st_size < whole:
+                os.truncate(between.target, whole)
+            b.sendall(data)
+
+        passed(a, SimpleNamespace(sendall=sendall, shutdown=b.shutdown), serves)  # type: ignore[arg-type]
+
+    between.pump = pump  # type: ignore[method-assign]
+    largest: list[int] = []
+    tool = weights_stage.Tool.__call__
+
+    def called(*args: Any, **more: Any) -> tuple[int, str]:
+        done = tool(*args, **more)
+        largest.append(sum(path.stat().st_blocks * 512 for path in spark.root.rglob("*") if path.is_file()))
+        return done
+
+    monkeypatch.setattr(weights_stage.Tool, "__call__", called)
+    why = spark.stage("chain", {"chain_secret": SECRET}, chain={**between.peers, "patience": 1})
+    spark.kept()
+    assert between.target.stat().st_size == whole, "it grew"
+    assert "s0 did not give" in why or "gave bad content" in why
+    assert max(largest) < 40 << 20
+
+
+def test_a_client_of_the_hub_that_gets_a_file_without_end_does_not_fill_the_disk(spark: Spark, tmp_path: Path) -> None:
+    lock = hub_client.read(LOCK)
+    hf = tmp_path / "venvs" / lock.name / "bin/hf"
+    hf.parent.mkdir(parents=True)
+    hf.write_text(
+        '#!/bin/sh\nshift\nfor word; do case "$word" in --local-dir=*) to="${word#*=}";; esac; name="$word"; done\nexec cat /dev/zero > "$to/$name"\n'
+    )
+    hf.chmod(0o755)
+    (hf.parents[1] / "sparklanes-ready").write_text(lock.digest)
+    manifest = Manifest("acme/tiny", COMMIT, {NAME: Content(SIZE, PIN)}, "hub")
+    ModelStore(spark.root / "staged", str(spark.path)).save_manifest(manifest)
+    why = spark.stage("hub", hub={"endpoint": "http://h", "lock": LOCK, "pip_args": [], "venvs_dir": str(tmp_path / "venvs")})
+    spark.kept()
+    assert f"http://h did not give acme/tiny/{NAME}" in why
+    assert sum(path.stat().st_blocks * 512 for path in spark.root.rglob("*")) < 40 << 20
+
+
+def test_one_that_takes_signs_of_life_and_gives_nothing_is_not_waited_for_without_end(
+    spark: Spark, between: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rsync counts what it sends as a sign that all is well, so --timeout never ended such a transfer."""
+    for module, name, seconds in (
+        (tools, "STALL_SECONDS", 5.0),
+        (tools, "LOOK_SECONDS", 0.2),
+        (choice, "STANDING", 1.0),
+        (choice, "PENALTY", 0.5),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    between.flips.append(0.0)
+    passed, over = between.pump, threading.Event()
+
+    def pump(a: socket.socket, b: socket.socket, serves: bool) -> None:
+        def sendall(data: bytes) -> None:
+            if serves and GOOD[1000:1040] in data:
+                over.wait(60)
+            b.sendall(data)
+
+        passed(a, SimpleNamespace(sendall=sendall, shutdown=b.shutdown), serves)  # type: ignore[arg-type]
+
+    between.pump = pump  # type: ignore[method-assign]
+    why = spark.stage("chain", {"chain_secret": SECRET}, chain={**between.peers, "patience": 1})
+    over.set()
+    spark.kept()
+    assert f"s0: has 0 of the 1 files that are lacking here, and never gave what it offers: s0 did not give {NAME}" in why
+    assert "it got nothing for 5 s and was ended" in why

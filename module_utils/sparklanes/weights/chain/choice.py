@@ -38,6 +38,7 @@ class Peer:
     avoid_until: float = 0.0  # after a transfer that failed
     behind: bool = False  # it had nothing for us for long while others had
     bad: dict[str, int] = field(default_factory=dict)  # file → how often its content was bad
+    failing: dict[str, float] = field(default_factory=dict)  # file → since when nothing of it came
     bad_why: str = ""  # how the last of them was bad; unlike trouble, no later answer takes that back
 
     def live(self, now: float) -> bool:
@@ -86,10 +87,15 @@ class Choice:
     def arrived(self, now: float) -> None:
         self.last_arrival, self.stalled_since = now, None
 
-    def transfer_failed(self, name: str, why: str, now: float) -> None:
-        """A transfer from there failed."""
+    def transfer_failed(self, name: str, file: str, why: str, now: float, more: bool = False) -> None:
+        """A transfer from there failed. more: bytes of the file came all the same, from which the next one goes on."""
         peer = self.peer(name)
         peer.trouble, peer.avoid_until = why, now + PENALTY
+        if more:
+            peer.failing.pop(file, None)
+        elif now - peer.failing.setdefault(file, now) > max(STANDING, 3 * self.patience):
+            # It offers what it never gives.
+            peer.bad_why, peer.bad[file] = why, BAD_LIMIT
 
     def bad_content(self, name: str, file: str, why: str) -> None:
         """A file from there was not what it must be."""
@@ -180,7 +186,8 @@ class Choice:
         else:
             text = f"has {sum(1 for file in lacking if peer.has(file))} of the {len(lacking)} files that are lacking here"
         if peer.bad:
-            text += f", and gave bad content: {peer.bad_why}"
+            how = "never gave what it offers" if peer.failing.keys() & peer.bad.keys() else "gave bad content"
+            text += f", and {how}: {peer.bad_why}"
         if offer is not None and offer.work.running:
             text += f"; its own staging runs ({offer.work.phase or 'it begins'})"
         if offer is not None and offer.work.failed:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ansible.module_utils.sparklanes.common.clock import boot_id
 from ansible.module_utils.sparklanes.common.files import read_json, write_atomically
+from ansible.module_utils.sparklanes.common.record import MORE, known
 from ansible.module_utils.sparklanes.host.mounts import where
 from ansible.module_utils.sparklanes.jobs.state import State, process_alive
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, assess, look
@@ -65,7 +66,9 @@ class Offer:
     def from_dict(cls, data: Mapping[str, Any]) -> Offer:
         manifest = Manifest.from_dict(data["manifest"]) if data["manifest"] else None
         verified = Manifest.from_dict({"repo": "", "revision": "", "files": data["verified"]}).files
-        return cls(str(data["name"]), manifest, verified, Work(**data["work"]))
+        work = known(Work, data["work"])
+        del work[MORE]
+        return cls(str(data["name"]), manifest, verified, Work(**work))
 
 
 def user_of(secret: str) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -21,10 +22,18 @@ from ansible.module_utils.sparklanes.weights.chain.offer import OFFER_LIMIT, uns
 from ansible.module_utils.sparklanes.weights.folder import ModelStore
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order, with_digests
 from ansible.module_utils.sparklanes.weights.pace import Cancelled
-from ansible.module_utils.sparklanes.weights.tools import SOCKET_OPTIONS, Feed, Source, Tool, need_rsync, own_folder
+from ansible.module_utils.sparklanes.weights.tools import (
+    SOCKET_OPTIONS,
+    Feed,
+    Source,
+    Tool,
+    need_rsync,
+    own_folder,
+    writes_at_most,
+)
 
-# What rsync says of the disk that it writes to, which no other Spark could help with.
-OUR_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
+# What rsync says of the disk that it writes to, which no other Spark could help with. Not EFBIG: a file that goes on after its size meets that.
+OUR_DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 # Seconds between two looks at an offer. Of the Spark that is waited for, a tenth of the time since it last had something
 # new, within limits: soon where files come quickly, and cheap where each takes long. Of the others, which may have to step in, seldom.
 LOOK_OFTEN, LOOK_LESS, LOOK_SELDOM = 0.1, 0.5, 2.0
@@ -57,12 +66,16 @@ class ChainSource(Source):
         self.promises: dict[tuple[str, str], Content] = {}
         self.scouts: list[threading.Thread] = []
 
-    def _rsync(self, url: str, files: Sequence[str], folder: Path, *options: str) -> tuple[int, str]:
+    def _rsync(self, url: str, files: Sequence[str], folder: Path, largest: int, *options: str) -> tuple[int, str]:
+        """largest: bytes of a file. --max-size goes by what the other says of it, which may not be what it sends."""
         folder.mkdir(parents=True, exist_ok=True)
         # --files-from: a name is taken as it is, whatever characters are in it.
         command = ["rsync", "--no-motd", f"--sockopts={SOCKET_OPTIONS}", "--from0", "--files-from=-"]
-        command += [*options, "--", f"{url}/", str(folder)]
-        return self.run(command, self.env, "".join(f"{file}\0" for file in files))
+        command += [f"--max-size={largest}", *options, "--", f"{url}/", str(folder)]
+        # By --timeout alone it would wait for ever for one that takes its signs of life and gives nothing.
+        return self.run(
+            writes_at_most(largest, command), self.env, "".join(f"{file}\0" for file in files), lambda: size_of(folder)
+        )
 
     # Listening to the others.
 
@@ -101,8 +114,8 @@ class ChainSource(Source):
         """Hear what it has now; whether that is more than before."""
         folder = self.aside / hashlib.sha256(peer.encode()).hexdigest()[:16]
         files = [f"{name}.json" for name in models]
-        options = ("--ignore-times", f"--max-size={OFFER_LIMIT}", "--contimeout=5", "--timeout=10")
-        code, output = self._rsync(f"{self.urls[peer]}/offers", files, folder, *options)
+        options = ("--ignore-times", "--contimeout=5", "--timeout=10")
+        code, output = self._rsync(f"{self.urls[peer]}/offers", files, folder, OFFER_LIMIT, *options)
         if code != 0:
             raise StagingError(f"rsync status {code}: {output}")
         more = False
@@ -184,23 +197,23 @@ class ChainSource(Source):
         folder, at = own_folder(name, incoming), has.at or name
         path = folder / PurePosixPath(at).name
         begun = continued(folder, path.name, content.size)
+        before = size_of(folder)
         # A new file is written aside and gets its name when it is whole, or its beginning when the transfer is cut.
         options = (
             "--append" if begun else "--partial",
             "--no-relative",
-            f"--max-size={content.size}",
             "--times",
             "--contimeout=10",
             "--timeout=30",
             *self.limit,
         )
-        code, output = self._rsync(f"{self.urls[giver]}/{model.name}", [at], folder, *options)
+        code, output = self._rsync(f"{self.urls[giver]}/{model.name}", [at], folder, content.size, *options)
         if code != 0 and (full := OUR_DISK.search(output)):
             raise OSError(0, full[0], str(folder))
         if code != 0:
             why = f"{giver} did not give {name} (rsync status {code}): {output}"
             with self.lock:
-                self.choices[model.name].transfer_failed(giver, why, time.monotonic())
+                self.choices[model.name].transfer_failed(giver, name, why, time.monotonic(), size_of(folder) > before)
             raise StagingError(why)
         return path
 
@@ -222,6 +235,15 @@ class ChainSource(Source):
         for scout in self.scouts:
             scout.join()
         shutil.rmtree(self.aside, ignore_errors=True)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of what has come into a folder, whole or not."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total
 
 
 def bounded(path: Path) -> bytes:

@@ -407,7 +407,9 @@ def test_a_client_of_the_hub_that_gets_a_file_without_end_does_not_fill_the_disk
     (hf.parents[1] / "sparklanes-ready").write_text(lock.digest)
     manifest = Manifest("acme/tiny", COMMIT, {NAME: Content(SIZE, PIN)}, "hub")
     ModelStore(spark.root / "staged", str(spark.path)).save_manifest(manifest)
-    why = spark.stage("hub", hub={"endpoint": "http://h", "lock": LOCK, "pip_args": [], "venvs_dir": str(tmp_path / "venvs")})
+    why = spark.stage(
+        "hub", hub={"endpoint": "http://h", "lock": LOCK, "user": "", "pip_args": [], "venvs_dir": str(tmp_path / "venvs")}
+    )
     spark.kept()
     assert f"http://h did not give acme/tiny/{NAME}" in why
     assert sum(path.stat().st_blocks * 512 for path in spark.root.rglob("*")) < 40 << 20

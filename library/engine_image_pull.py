@@ -170,6 +170,7 @@ from ansible.module_utils.sparklanes.common import again, commands
 from ansible.module_utils.sparklanes.common.checks import failures, sentence
 from ansible.module_utils.sparklanes.common.text import said
 from ansible.module_utils.sparklanes.docker import images as docker_images
+from ansible.module_utils.sparklanes.docker import moving
 from ansible.module_utils.sparklanes.docker.archive import ArchiveError, guarding_memory, load, refuse_without_room
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.registry import client_certificates
@@ -262,7 +263,7 @@ class EngineImage:
             self.fail(str(error))
         for attempt in itertools.count(1):
             with guarding_memory():
-                rc, out, err = commands.run(["docker", "pull", "--quiet", name], seconds=None)
+                rc, out, err = moving.run("pull", "--quiet", name)
             if rc == 0:
                 return
             told = (err or out).strip()

@@ -107,6 +107,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import commands, disk, ours
 from ansible.module_utils.sparklanes.common.files import write_atomically
 from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.docker import moving
 from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
@@ -216,9 +217,13 @@ class Registry:
         """The digest under which the image lies in the registry. The name is only for the push."""
         self.docker.call("tag", self.params["image"], name)
         try:
-            out = self.docker.call("push", name)
+            rc, out, err = moving.run("push", name)
         finally:
             commands.run(["docker", "image", "rm", "--no-prune", name], seconds=DEED_SECONDS)
+        if rc != 0:
+            raise DockerError(
+                f"docker push failed (exit {rc}): {(err or out).strip()[-600:]}" if rc != commands.TIMED_OUT else err
+            )
         digest = docker_registry.pushed_digest(out)
         if not digest:
             raise JobError(f"docker push named no digest: {out.strip()[-300:]}")

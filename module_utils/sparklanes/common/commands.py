@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from ansible.module_utils.sparklanes.common import stall
+
 Run = Callable[..., tuple[int, str, str]]
 NOT_FOUND = 127  # as a shell says
 TIMED_OUT = 124  # as timeout(1) says
@@ -40,15 +42,23 @@ def run(
     seconds: float | None = SECONDS,
     environ_update: Mapping[str, str] | None = None,
     most_bytes: int = MOST_BYTES,
+    limits: stall.Limits | None = None,
     **_: Any,
 ) -> tuple[int, str, str]:
     """Exit status, output and errors of a program; in the shape of `AnsibleModule.run_command`, so that either can stand for the other.
 
     It runs in English, reads nothing, and ends within `seconds` (None: its own time) with all that it started: TIMED_OUT then, and
     the errors say so. One that isn't there is NOT_FOUND. More than `most_bytes` of either text are read and thrown away.
+    `limits` instead of `seconds`, for what may take hours: TIMED_OUT where it stands still.
     """
     started = _start(argv, environ_update or {}, most_bytes)
-    return started if isinstance(started, tuple) else started.end(seconds, f"within {seconds:g} s" if seconds else "in time")
+    if isinstance(started, tuple):
+        return started
+    if limits is None:
+        return started.end(seconds, f"within {seconds:g} s" if seconds else "in time")
+    with stall.watched(started.process, limits) as watch:
+        answer = started.end(None, "")
+    return (TIMED_OUT, answer[1], f"{started.name} {watch.why}") if watch else answer
 
 
 def together(programs: Iterable[Sequence[str]], seconds: float) -> list[tuple[int, str, str]]:

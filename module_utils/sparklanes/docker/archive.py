@@ -15,13 +15,16 @@ import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
-from ansible.module_utils.sparklanes.common import disk
+from ansible.module_utils.sparklanes.common import disk, stall
 from ansible.module_utils.sparklanes.common.files import replacing
 from ansible.module_utils.sparklanes.common.sizes import GIB
+from ansible.module_utils.sparklanes.docker import moving
+from ansible.module_utils.sparklanes.docker.images import explain
 from ansible.module_utils.sparklanes.memory.page_cache import drop_caches, measure
 
 CHUNK = 4 * 1024**2
@@ -36,6 +39,19 @@ GUARD_CACHED = GIB
 GUARD_SECONDS = 5.0
 
 _LOADED = re.compile(r"^Loaded image(?: ID)?: (?P<name>\S+)$", re.MULTILINE)
+
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Count:
+    """Bytes so far, for whoever watches."""
+
+    bytes: int = 0
+
+    def __call__(self) -> int:
+        return self.bytes
 
 
 class ArchiveError(Exception):
@@ -57,12 +73,26 @@ def load(path: Path, sha256: str, root: str, reserve_gib: int = 0, command: tupl
     if size <= WITHHELD:
         raise ArchiveError(f"{path} has {size} bytes, too few for an image")
     refuse_without_room(size, reserve_gib, root)
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return _insist(lambda: _load(path, sha256, command))
+
+
+def _insist(work: Callable[[], Result]) -> Result:
+    try:
+        return moving.insist(work)
+    except moving.StoodStill as error:
+        raise ArchiveError(f"{error} → {explain(str(error))}") from error
+
+
+def _load(path: Path, sha256: str, command: tuple[str, ...]) -> list[str]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
     assert process.stdin
     found = broken = ""
-    with guarding_memory():
+    given = Count()
+    with guarding_memory(), stall.watched(process, moving.limits(given)) as watch:
         try:
-            found, end = _feed(path, process.stdin)
+            found, end = _feed(path, process.stdin, given)
             if found == sha256:
                 process.stdin.write(end)
             process.stdin.close()
@@ -70,6 +100,8 @@ def load(path: Path, sha256: str, root: str, reserve_gib: int = 0, command: tupl
             broken = "it stopped reading"
         process.stdin = None  # What is left to communicate is its answer.
         out, _ = process.communicate()
+    if watch:
+        raise moving.StoodStill(f"docker load of {path} {watch.why}")
     told = out.decode(errors="replace")
     if found and found != sha256:
         raise ArchiveError(
@@ -80,7 +112,7 @@ def load(path: Path, sha256: str, root: str, reserve_gib: int = 0, command: tupl
     return loaded_names(told)
 
 
-def _feed(path: Path, sink: IO[bytes]) -> tuple[str, bytes]:
+def _feed(path: Path, sink: IO[bytes], given: Count) -> tuple[str, bytes]:
     """Hash a file and pass it on but for its end: (sha256, that end)."""
     made, end = hashlib.sha256(), b""
     done = forgotten = 0
@@ -91,6 +123,7 @@ def _feed(path: Path, sink: IO[bytes]) -> tuple[str, bytes]:
             sink.write(ready[:-WITHHELD])
             end = ready[-WITHHELD:]
             done += len(chunk)
+            given.bytes = done
             if done - forgotten > FORGET:
                 os.posix_fadvise(stream.fileno(), 0, done, os.POSIX_FADV_DONTNEED)
                 forgotten = done
@@ -99,21 +132,39 @@ def _feed(path: Path, sink: IO[bytes]) -> tuple[str, bytes]:
     return made.hexdigest(), end
 
 
-def save(name: str, target: Path, command: tuple[str, ...] = ("docker", "save")) -> str:
-    """Write an image into an archive; the archive's sha256. A half-written one never has the final name."""
+def save(
+    name: str, target: Path, command: tuple[str, ...] = ("docker", "save"), told: Callable[[int], None] = lambda _: None
+) -> str:
+    """Write an image into an archive; the archive's sha256. A half-written one never has the final name.
+
+    `told` gets how many bytes more are written, less than none where it begins anew.
+    """
+    return _insist(lambda: _save(name, target, command, told))
+
+
+def _save(name: str, target: Path, command: tuple[str, ...], told: Callable[[int], None]) -> str:
     made = hashlib.sha256()
+    taken = Count()
     with tempfile.TemporaryFile() as complaints, replacing(target, 0o644) as stream:
-        process = subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=complaints)
+        process = subprocess.Popen(
+            [*command, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True
+        )
         assert process.stdout
-        done = forgotten = 0
-        while chunk := process.stdout.read(CHUNK):
-            made.update(chunk)
-            stream.write(chunk)
-            done += len(chunk)
-            if done - forgotten > FORGET:
-                settle(stream)
-                forgotten = done
-        if process.wait() != 0:
+        forgotten = 0
+        with stall.watched(process, moving.limits(taken)) as watch:
+            while chunk := process.stdout.read(CHUNK):
+                made.update(chunk)
+                stream.write(chunk)
+                taken.bytes += len(chunk)
+                told(len(chunk))
+                if taken.bytes - forgotten > FORGET:
+                    settle(stream)
+                    forgotten = taken.bytes
+            code = process.wait()
+        if watch:
+            told(-taken.bytes)
+            raise moving.StoodStill(f"docker save of {name} {watch.why}")
+        if code != 0:
             complaints.seek(0)
             raise ArchiveError(f"Docker could not save {name}: {complaints.read().decode(errors='replace').strip()[-600:]}")
         settle(stream)

@@ -156,13 +156,10 @@ def container_of_cgroup(text: str) -> str:
 
 # A daemon that hangs (its storage, its containerd) lets its client wait for ever.
 QUESTION_SECONDS, DEED_SECONDS = 60.0, 900.0
-_TAKES_ITS_TIME = ("pull", "push", "save", "load")
 
 
-def patience(words: Sequence[str]) -> float | None:
-    """How long `docker WORDS…` may take; None for what moves an image, whose time is that of the network."""
-    if words[0] in _TAKES_ITS_TIME:
-        return None
+def patience(words: Sequence[str]) -> float:
+    """How long `docker WORDS…` may take. What moves an image, whose time is that of the network, is `docker.moving`'s."""
     question = words[0] in ("ps", "inspect", "info", "version") or tuple(words[:2]) in (("image", "inspect"), ("image", "ls"))
     return QUESTION_SECONDS if question else DEED_SECONDS
 

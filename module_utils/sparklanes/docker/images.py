@@ -212,6 +212,11 @@ def others(reference: Reference, listed: Sequence[Listed]) -> str:
 # Docker's words for a failed pull → what that means for a person. The first that fits counts. {waited}: whether it was asked again.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
+        r"^docker \S+ .*(?:stood still for|was not done after) ",
+        "what it waits for hangs: the daemon, the disk of its images, or the other end. On the Spark, `journalctl -u docker` and "
+        "`docker system df` tell which; a daemon that answers neither is restarted (`systemctl restart docker`, which ends its containers). Then run this again",
+    ),
+    (
         r"toomanyrequests|too many requests|\b429\b|pull rate limit",
         "the registry refuses more for now, as too much was asked of it. Log in on the Spark (`sudo docker login REGISTRY`), which raises the limit, "
         "or wait for as long as it says; the other Sparks need only one copy from there",

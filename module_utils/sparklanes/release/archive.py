@@ -124,7 +124,7 @@ class Archive:
             return
         self.report.update(file="image.tar")
         self.forget("image.tar")
-        self.sums["image.tar"] = save(name, self.folder / "image.tar")
+        self.sums["image.tar"] = save(name, self.folder / "image.tar", told=lambda more: self.report.update(add=more))
         self.actions.append("Archive image.tar")
 
     def model(self, model: Model, staged_dir: Path, whole: bool) -> None:

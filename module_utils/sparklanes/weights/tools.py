@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from ansible.module_utils.sparklanes.common import stall
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, in_place
 from ansible.module_utils.sparklanes.weights.model import Content, Manifest, Model, StagingError, shard_order
@@ -21,9 +22,6 @@ from ansible.module_utils.sparklanes.weights.pace import Cancelled
 
 # rsync begins with short messages to and fro. Without this each waits for the acknowledgement of the one before: 0.1 s a start.
 SOCKET_OPTIONS = "TCP_NODELAY"
-# A client that hangs (a connection that nobody closes) was waited for without end, and the next run joined it. The client's own last resort
-# is 6 minutes of repetitions (xet's retry_max_duration).
-STALL_SECONDS, LOOK_SECONDS, GRACE_SECONDS = 600.0, 2.0, 10.0
 HUNG = 124
 OWN_BYTES = 16 << 20  # of logs and compiled Python of a program that brings files
 ASK_AGAIN = 0.5  # seconds until it is looked for a file to take where nothing called for it: time alone may give one free
@@ -42,7 +40,7 @@ class Tool:
     ) -> tuple[int, str]:
         """(exit status, the last lines of its output).
 
-        `progress` tells how far the program is; where that stays the same for STALL_SECONDS, it is ended: HUNG, and its output says so.
+        `progress` tells how far the program is; where that stays the same it is ended (`common.stall`): HUNG, and its output says so.
         """
         with self.lock:
             if self.cancel.is_set():
@@ -58,19 +56,17 @@ class Tool:
                 errors="replace",
             )
             self.running.add(process)
-        hung = False
+        hung = stall.Watch()
         try:
-            if progress is None:
-                output, _ = process.communicate(text)
-            else:
-                output, hung = watched(process, text, progress)
+            with stall.watched(process, stall.Limits(progress)) if progress else contextlib.nullcontext(hung) as hung:
+                output = said(process, text, hung)
         finally:
             with self.lock:
                 self.running.discard(process)
         if self.cancel.is_set():
             raise Cancelled
         if hung:
-            return HUNG, f"it got nothing for {STALL_SECONDS:g} s and was ended"
+            return HUNG, f"it {hung.why}"
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         return process.returncode, " | ".join(lines[-4:])[-1000:]
 
@@ -81,27 +77,15 @@ class Tool:
                 process.terminate()
 
 
-def watched(process: subprocess.Popen[str], text: str, progress: Callable[[], int]) -> tuple[str, bool]:
-    """The output of a program, and whether it hung and was ended: first asked to, then killed."""
-    reached, since = progress(), time.monotonic()
+def said(process: subprocess.Popen[str], text: str, hung: stall.Watch) -> str:
+    """All that a program says until its end. Of one that hung and is gone a child may live on, and hold the pipe for ever."""
     while True:
         try:
-            output, _ = process.communicate(text, timeout=LOOK_SECONDS)
-            return output, False
+            return process.communicate(text, timeout=stall.LOOK_SECONDS)[0]
         except subprocess.TimeoutExpired:
             text = ""  # it has it already; a second call goes on where the first one was
-        now = progress()
-        if now != reached:
-            reached, since = now, time.monotonic()
-        elif time.monotonic() - since >= STALL_SECONDS:
-            process.terminate()
-            try:
-                output, _ = process.communicate(timeout=GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output = ""
-                process.wait()
-            return output, True
+        if hung and process.poll() is not None:
+            return ""
 
 
 def need_rsync() -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.sparklanes.common import stall
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import tools as weights_tools
@@ -121,13 +122,13 @@ def test_a_feed_that_has_nothing_is_left_when_the_job_ends(tool: Tool) -> None:
 
 
 def test_a_program_that_gets_nowhere_is_ended(tool: Tool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(weights_tools, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(weights_tools, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(weights_tools, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(stall, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(stall, "SECONDS", 0.3)
     began = time.monotonic()
     for command in ("sleep 600", "trap '' TERM; while :; do sleep 0.1; done"):
         code, said = tool(["sh", "-c", f"echo $$ > {tmp_path}/pid; {command}"], os.environ, progress=lambda: 7)
-        assert (code, "got nothing for" in said) == (weights_tools.HUNG, True)
+        assert (code, "it stood still for 0.3 s and was ended" in said) == (weights_tools.HUNG, True)
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
     assert time.monotonic() - began < 60
@@ -135,8 +136,8 @@ def test_a_program_that_gets_nowhere_is_ended(tool: Tool, monkeypatch: pytest.Mo
 
 
 def test_one_that_goes_on_is_waited_for(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_tools, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(weights_tools, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(stall, "SECONDS", 0.4)
     steps = itertools.count()
     code, said = tool(["sh", "-c", "read word; sleep 1.2; echo got $word"], os.environ, "it\n", progress=lambda: next(steps))
     assert (code, said) == (0, "got it")

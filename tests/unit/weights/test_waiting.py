@@ -21,7 +21,7 @@ from ansible.module_utils.sparklanes.weights.model import StagingError
         ("https://hub did not give a/b: 429 Client Error: Too Many Requests. Retry after 12 seconds", [12.0, 12.0]),
         ("http://m/f: HTTP 429 (Retry-After: 86400)", []),
         ("http://m/f: HTTP 404", [1.0, 2.0]),
-        ("hub did not give a/b: it got nothing for 600 s and was ended", [1.0, 2.0]),
+        ("hub did not give a/b: it stood still for 600 s and was ended", [1.0, 2.0]),
     ],
 )
 def test_a_file_that_was_refused_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, words: str, waits: list[float]) -> None:

@@ -9,28 +9,22 @@ trusted (it reports success for wrong bytes under the right ETag); stage.py hash
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ansible.module_utils.sparklanes.common import again
-from ansible.module_utils.sparklanes.common.interfaces import interfaces
+from ansible.module_utils.sparklanes.common import again, web
 from ansible.module_utils.sparklanes.common.secrets import blanked
 
 ENDPOINT = "https://huggingface.co"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
-TIMEOUT = 30.0
+TIMEOUT = web.TIMEOUT
 # Bytes of a whole list of files: a hundred thousand have some 20 MiB. Pages of one: the Hub puts 1,000 files on each.
 LIST_LIMIT = 64 << 20
 PAGE_LIMIT = 1000
@@ -49,19 +43,9 @@ class HubFile:
     git_sha1: str
 
 
-def in_the_open(address: str) -> bool:
-    """Whether others may read and change what goes to an address and comes from it: not by TLS, nor without leaving the machine."""
-    try:
-        parts = urlsplit(address)
-        scheme, host = parts.scheme, parts.hostname or ""
-    except ValueError:
-        return True
-    return scheme != "https" and (scheme != "http" or bool(interfaces(host)))
-
-
 def token_refusal(endpoint: str) -> str:
     """Why a token can't be sent to this Hub unseen by others; empty where it can."""
-    if not in_the_open(endpoint):
+    if not web.in_the_open(endpoint):
         return ""
     return (
         f"the token for the Hub would go to {blanked(endpoint)} without TLS, for anybody on the way to read. Give an https:// address "
@@ -90,6 +74,8 @@ def parse_tree(entries: Any) -> dict[str, HubFile]:
 def explain(status: int, code: str, repo: str, revision: str, endpoint: str, attempt: int = 1) -> str:
     """What a refusal of attempt `attempt` means and what to do about it."""
     where = f"{repo}@{revision[:12]} at {endpoint}"
+    if code == "RepoNotFound":  # with 401 to who shows no token: it tells nobody which private ones there are
+        return f"{where}: no such repository ({status}), or a private one. Check its name; a private one needs a token that may read it"
     if status in (401, 403) or code == "GatedRepo":
         return f"{where}: access denied ({status}). Accept the model's terms on its page, then give a token that may read it"
     if code == "RevisionNotFound":
@@ -103,50 +89,20 @@ def explain(status: int, code: str, repo: str, revision: str, endpoint: str, att
     return f"{where}: HTTP {status} {code}".rstrip()
 
 
-def read_list(answer: Any, limit: int, asked: str = "") -> bytes:
-    """The body of an answer. One that is too long or was cut is an OSError: half a list would pass for a whole one.
-
-    asked: the address, if what is listed rests on it alone. A list that was sent on from there into the open is an OSError too.
-    """
-    if asked and in_the_open(answer.url) and not in_the_open(asked):
-        raise OSError(f"it sends its list on to {blanked(answer.url)}, without TLS, where anybody on the way can write it")
-    text: bytes = answer.read(limit + 1)
-    if len(text) > limit:
-        raise OSError(f"its list has more than {limit:,} bytes")
-    if answer.length:
-        raise OSError(f"its list was cut after {len(text):,} bytes, {answer.length:,} before its end")
-    return text
-
-
-def _page(endpoint: str, url: str, repo: str, revision: str, token: str, timeout: float, left: int) -> tuple[bytes, str]:
-    """One page of a list and the address of the next (empty: none). A server that is short of something is asked again, as it says."""
-    request = urllib.request.Request(url)
-    if token:
-        # Not sent on where the answer is a redirect to somewhere else.
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    for attempt in itertools.count(1):
-        wait = None
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                page = read_list(answer, left, url)
-                found = NEXT.search(answer.headers.get("Link", ""))
-                return page, found[1] if found else ""
-        except urllib.error.HTTPError as error:
-            if error.code in again.STATUSES:
-                wait = again.delay(attempt, retry_after=error.headers.get("Retry-After", ""))
-            if wait is None:
-                code = error.headers.get("X-Error-Code", "")
-                raise HubError(explain(error.code, code, repo, revision, endpoint, attempt)) from error
-        except (OSError, ValueError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            if again.momentary(str(reason)):
-                wait = again.delay(attempt)
-            if wait is None:
-                raise HubError(
-                    f"{endpoint} does not answer ({reason}). Check the node's route, proxy and DNS, or set another endpoint"
-                ) from error
-        time.sleep(wait)
-    raise AssertionError("counting ended")
+def ask(
+    url: str, endpoint: str, repo: str, revision: str, token: str, limit: int, timeout: float = TIMEOUT, along: bool = False
+) -> web.Answer:
+    """One answer of the Hub; HubError says what a refusal means. The token goes to no other server (along: by a redirect to the same one)."""
+    try:
+        secret = f"Bearer {token}" if token else ""
+        return web.get(url, limit, secret, what="its list", timeout=timeout, along=along)
+    except web.Refused as error:
+        code = error.headers.get("X-Error-Code", "")
+        raise HubError(explain(error.status, code, repo, revision, endpoint, error.attempt)) from error
+    except web.Unanswered as error:
+        raise HubError(
+            f"{endpoint} does not answer ({error}). Check the node's route, proxy and DNS, or set another endpoint"
+        ) from error
 
 
 def server_of(url: str) -> tuple[str, str]:
@@ -166,15 +122,16 @@ def tree(endpoint: str, repo: str, revision: str, token: str = "", timeout: floa
     for _ in range(PAGE_LIMIT):
         if server_of(url) != server_of(endpoint):
             raise HubError(f"{endpoint} sends the list of {repo} on to another server, {server_of(url)[1]}")
-        page, following = _page(endpoint, url, repo, revision, token, timeout, left)
-        left -= len(page)
+        answer = ask(url, endpoint, repo, revision, token, left, timeout)
+        left -= len(answer.body)
         try:
-            files |= parse_tree(json.loads(page))
+            files |= parse_tree(json.loads(answer.body))
         except (ValueError, RecursionError) as error:
             raise HubError(f"{endpoint} sends a list that is no JSON ({error})") from error
+        following = NEXT.search(answer.headers.get("Link", ""))
         if not following:
             break
-        url = following
+        url = following[1]
     else:
         raise HubError(f"{endpoint} sends a list of {repo} that has not ended after {PAGE_LIMIT:,} pages")
     if not files:

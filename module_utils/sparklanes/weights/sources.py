@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ansible.module_utils.sparklanes.common import sums
+from ansible.module_utils.sparklanes.common import sums, web
 from ansible.module_utils.sparklanes.common.checks import WARN, Check
 from ansible.module_utils.sparklanes.common.secrets import blanked
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
@@ -145,7 +145,7 @@ def listed(text: bytes) -> dict[str, str]:
 
 def unpinned(model: Model, host: str, url: str, pin: str) -> list[Check]:
     """A list that anybody on the way to the mirror can write, hashes and all, is believed where nothing says what it must be."""
-    if pin or not url or not weights_hub.in_the_open(url):
+    if pin or not url or not web.in_the_open(url):
         return []
     found = f"{model.name}: {blanked(url)} is believed without TLS, and nothing says what its list of files must hash to"
     remedy = (
@@ -184,7 +184,7 @@ class MirrorSource(Source):
             url, pin = self._url(model, name), self.pins.get(model.name, "")
             try:
                 with self._open(url) as answer:
-                    text = weights_hub.read_list(answer, weights_hub.LIST_LIMIT, "" if pin else url)
+                    text = web.whole(answer, weights_hub.LIST_LIMIT, asked="" if pin else url)
             except urllib.error.HTTPError as error:
                 if error.code in (404, 410):
                     continue

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from ansible.module_utils.sparklanes.common import web
 from ansible.module_utils.sparklanes.weights import hub as weights_hub
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.hub import HubError, HubFile
@@ -94,9 +95,9 @@ def test_half_a_list_is_none() -> None:
         length = 7
 
     with pytest.raises(OSError, match="was cut after 3 bytes, 7 before its end"):
-        weights_hub.read_list(Cut(b"abc"), 10)
+        web.whole(Cut(b"abc"), 10)
     Cut.length = 0
-    assert weights_hub.read_list(Cut(b"abc"), 3) == b"abc"
+    assert web.whole(Cut(b"abc"), 3) == b"abc"
 
 
 def test_the_token_is_not_sent_along_a_redirect(endpoint: str) -> None:
@@ -165,7 +166,7 @@ def test_what_the_site_sets_of_the_client_beats_ours_and_reaches_the_job() -> No
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_hub_that_is_busy_is_asked_again_as_it_says(endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(weights_hub.time, "sleep", waited.append)
+    monkeypatch.setattr(web.time, "sleep", waited.append)
     monkeypatch.setattr(Pages, "busy", 2)
     monkeypatch.setattr(Pages, "status", status)
     assert len(weights_hub.tree(endpoint, "acme/busy", COMMIT)) == 2
@@ -184,7 +185,7 @@ def test_a_hub_that_is_busy_is_asked_again_as_it_says(endpoint: str, monkeypatch
 def test_a_hub_that_stays_busy_is_named(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int, wait: str, asked: int, words: str
 ) -> None:
-    monkeypatch.setattr(weights_hub.time, "sleep", lambda _: None)
+    monkeypatch.setattr(web.time, "sleep", lambda _: None)
     for name, value in (("busy", 99), ("status", status), ("wait", wait)):
         monkeypatch.setattr(Pages, name, value)
     with pytest.raises(HubError, match=words) as refused:

@@ -11,6 +11,7 @@ To add one: write the function below, with its imports, and name it in `FilterMo
 
 from __future__ import annotations
 
+import datetime
 import functools
 import importlib.util
 import os
@@ -33,6 +34,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.sparklanes.common.checks import Check, failures, named, sentence, table, verdict
+from ansible.module_utils.sparklanes.common.files import hash_file
 from ansible.module_utils.sparklanes.common.registered import HostVars, said
 from ansible.module_utils.sparklanes.common.suggest import did_you_mean
 from ansible.module_utils.sparklanes.docker import spread
@@ -50,10 +52,11 @@ from ansible.module_utils.sparklanes.gates import launch as gates_launch
 from ansible.module_utils.sparklanes.gates import reboot as gates_reboot
 from ansible.module_utils.sparklanes.gates import restored as gates_restored
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
-from ansible.module_utils.sparklanes.lane import budget
+from ansible.module_utils.sparklanes.lane import budget, pin_answers, pin_written
 from ansible.module_utils.sparklanes.lane import capacity as lane_capacity
 from ansible.module_utils.sparklanes.lane import catalogue as lane_catalogue
 from ansible.module_utils.sparklanes.lane import listing as lane_listing
+from ansible.module_utils.sparklanes.lane import pin as lane_pin
 from ansible.module_utils.sparklanes.lane import render as lane_render
 from ansible.module_utils.sparklanes.lane import schema as lane_schema
 from ansible.module_utils.sparklanes.lane import site as lane_site
@@ -261,6 +264,89 @@ def lanes_text(sources: Sequence[str]) -> str:
     """The lanes of these inventory sources and ours, as a table for people."""
     lanes, unread = lane_listing.found(lane_site.group_vars_folders(sources, ROOT), variables_in, lane_options())
     return "\n".join(lane_listing.text(lanes, unread))
+
+
+def pin_lane(hostvars: HostVars, groups: Groups, hosts: Sequence[str], sources: Sequence[str]) -> dict[str, Any]:
+    """The lane that these hosts have, resolved. What keeps it from being known is said as preflight says it."""
+    lanes = {str(hostvars[host].get("lane") or "") for host in hosts}
+    if len(lanes) > 1:
+        raise AnsibleFilterError(
+            f"the Sparks of this run have the lanes {', '.join(sorted(lanes))}. Name one: -e lane=ID, or its deployment: -l NAME"
+        )
+    folders = lane_site.group_vars_folders(sources, ROOT)
+    check = preflight.choice_check(hosts[0], hostvars[hosts[0]], lane_catalogue.known_lanes(folders), "lane")
+    if check.status == "pass":
+        check = preflight.shared_check(hosts[0], hostvars[hosts[0]], groups, lane_catalogue.known_shared(folders))
+    if check.status != "pass":
+        raise AnsibleFilterError(sentence(check))
+    return lane_of(hostvars, hosts[0])
+
+
+def pin_questions(
+    hostvars: HostVars, groups: Groups, hosts: Sequence[str], sources: Sequence[str], wanted: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """What to ask the Hub and the registry about the lane of these hosts."""
+    lane = pin_lane(hostvars, groups, hosts, sources)
+    made: dict[str, Any] = lane_pin.questions(lane, pin_wanted(wanted), str(source), os.uname().machine)
+    return made
+
+
+def pin_wanted(wanted: Mapping[str, Any]) -> lane_pin.Wanted:
+    texts = {name: str(wanted.get(name) or "").strip() for name in ("model", "drafter", "tag", "architecture")}
+    return lane_pin.Wanted(**texts, all=bool(wanted.get("all")))
+
+
+def pins(
+    hostvars: HostVars,
+    host: str,
+    sources: Sequence[str],
+    wanted: Mapping[str, Any],
+    hub: Mapping[str, Any],
+    image: Mapping[str, Any],
+    places: Mapping[str, str],
+) -> dict[str, Any]:
+    """What came of asking, and the site's file of the lane with it: a table, checks, and what module lane_pin takes."""
+    lane = lane_of(hostvars, host)
+    hashed = functools.partial(file_on_controller, places)
+    made = pin_answers.weigh(
+        lane, pin_wanted(wanted), lane_schema.plain(hub), lane_schema.plain(image), hashed, datetime.date.today()
+    )
+    folder = lane_site.site_folder(sources, ROOT)
+    written, problem = pin_written.written(
+        lane, made.settings, Path(folder) / "group_vars", lambda name: lane_schema.plain(hostvars[host].get(name))
+    )
+    if problem:
+        made.checks.append(problem)
+    checks = lane_site.in_this_site(made.checks, lane_site.shown(folder, ROOT))
+    return {
+        **written,
+        "shown": lane_site.shown(Path(written["path"]), ROOT),
+        "table": pin_answers.table(made.rows),
+        "notes": made.notes,
+        "checks": [check.to_dict() for check in checks],
+        "given": {} if problem else made.given,
+        "moved": sum(row.now != pin_answers.OPEN and bool(row.becomes) for row in made.rows),
+        "open": pin_answers.left_open(made, bool(problem)),
+    }
+
+
+def unreadable_lanes(sources: Sequence[str]) -> list[str]:
+    """The site's files of lanes that can't be read, before Ansible reads them."""
+    return pin_written.unreadable(Path(lane_site.site_folder(sources, ROOT)) / "group_vars")
+
+
+def pin_closing(result: Mapping[str, Any], file: Mapping[str, Any], wanted: Mapping[str, Any], confirmed: bool) -> list[str]:
+    """What came of it and what to type next."""
+    return pin_answers.closing(result, file, pin_wanted(wanted), confirmed)
+
+
+def file_on_controller(places: Mapping[str, str], files: str, source: str) -> tuple[str, str] | None:
+    """sha256 and the time of the last change of an overlay or extra, None where it is not here. places: the folder of each kind."""
+    path = Path(str(places[files])).expanduser() / source
+    try:
+        return hash_file(path), datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).isoformat()
+    except OSError:
+        return None
 
 
 def lane_preflight(
@@ -668,6 +754,10 @@ class FilterModule:
             "sparklanes_lanes": lanes_text,
             "sparklanes_container_named": lane_container_named,
             "sparklanes_new_lane": new_lane_made,
+            "sparklanes_pin_closing": pin_closing,
+            "sparklanes_pin_questions": pin_questions,
+            "sparklanes_pins": pins,
+            "sparklanes_unreadable_lanes": unreadable_lanes,
             "sparklanes_site_folder": site_folder,
             "sparklanes_rank_drift": lane_rank_drift,
             "sparklanes_rank_unlike": lane_rank_unlike,

@@ -39,6 +39,8 @@ def inventory(clone: Clone, state: State) -> dict[str, Any]:
         "model_weights_hub_endpoint": f"http://{values['address']}:{PORTS['hub']}",
         # The registry is on this machine: each node takes the image from it at once.
         "engine_image_spread": "never",
+        # It speaks without TLS, to this machine too.
+        "engine_image_insecure_registries": [values["repository"].partition("/")[0]],
         # Both nodes and all images share the disk of one machine, which may be small.
         "engine_image_reserve_gib": 1,
         "sandbox_image_repository": values["repository"],

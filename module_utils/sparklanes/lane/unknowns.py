@@ -37,19 +37,36 @@ def _flow(tree: Any) -> str:
     )
 
 
+@dataclass(frozen=True)
+class OpenPart:
+    """A part of a lane that is unknown: why, the variable and the keys in it, what to do where that is not one line, and the line.
+
+    said: the lane's own word of it; else it is the general one.
+    """
+
+    what: str
+    keys: tuple[str, ...]
+    remedy: str = ""
+    line: str = ""
+    said: bool = False
+
+
 @dataclass
 class _Unknowns:
     """What is still unknown, and for each variable the one line that fills all its parts: a second line would replace the first."""
 
     where: str
     who: str
-    refused: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    parts: dict[str, OpenPart] = field(default_factory=dict)
     trees: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, path: str, what: str, keys: Sequence[str], value: str, remedy: str = "") -> None:
-        if path in self.refused:
+    def add(self, path: str, what: str, keys: Sequence[str], value: str, remedy: str = "", said: bool = False) -> None:
+        if path in self.parts:
             return
-        self.refused[path] = (what, keys[0], remedy)
+        alone: Any = value
+        for key in reversed(keys[1:]):
+            alone = {key: alone}
+        self.parts[path] = OpenPart(what, tuple(keys), remedy, "" if remedy else site_line(keys[0], alone), said)
         if remedy:
             return
         tree: Any = self.trees
@@ -65,12 +82,17 @@ class _Unknowns:
                 "LANE.UNKNOWN",
                 self.who,
                 FAIL,
-                what,
+                part.what,
                 f"{path} is known before launch",
-                remedy or f"Add one line to {self.where}: {site_line(variable, self.trees[variable])}",
+                part.remedy or f"Add one line to {self.where}: {site_line(part.keys[0], self.trees[part.keys[0]])}",
             )
-            for path, (what, variable, remedy) in self.refused.items()
+            for path, part in self.parts.items()
         ]
+
+
+def open_parts(lane: Mapping[str, Any]) -> dict[str, OpenPart]:
+    """What a lane leaves open, by its dotted path."""
+    return _unknowns(lane, "").parts
 
 
 def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
@@ -78,14 +100,18 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
 
     Rendering works without: a person may look at the commands first.
     """
-    who, name = host or str(lane["lane_id"]), str(lane["lane_id"])
-    unknown = _Unknowns(SITE_FILE.format(lane=name), who)
+    who = host or str(lane["lane_id"])
+    return _unknowns(lane, who).checks() or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
+
+
+def _unknowns(lane: Mapping[str, Any], who: str) -> _Unknowns:
+    unknown = _Unknowns(SITE_FILE.format(lane=lane["lane_id"]), who)
     for item in lane["lane_unknowns"]:
         path, _, value = (part.strip() for part in item["fill"].partition(":"))
         if path == "lane_image.digest" and lookup(lane, "lane_image.ids"):
             continue  # An ID names the image as well, where no registry has it.
         if lookup(lane, path) in (None, "", [], {}):
-            unknown.add(path, item["what"], path.split("."), value, item["remedy"] or "")
+            unknown.add(path, item["what"], path.split("."), value, item["remedy"] or "", said=True)
     if lookup(lane, "lane_image.digest") is None and not lookup(lane, "lane_image.ids"):
         unknown.add("lane_image.digest", "the image has no digest", ("lane_image", "digest"), '"sha256:<64 hex digits>"')
     for model in ("lane_model", "lane_drafter"):
@@ -98,4 +124,4 @@ def launch_refusals(lane: Mapping[str, Any], host: str = "") -> list[Check]:
                 value = f'"<64 hex digits: sha256sum {PurePosixPath(item["source"]).name}>"'
                 what = f"{item['source']} has no sha256"
                 unknown.add(f"{files}.{index}.sha256", what, (files, str(item["target"]), "sha256"), value)
-    return unknown.checks() or [Check("LANE.UNKNOWN", who, PASS, "nothing is unknown")]
+    return unknown

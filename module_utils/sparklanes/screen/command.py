@@ -21,6 +21,7 @@ VERBS = (
     "break_lock",
     "launch_",
     "new_lane",
+    "pin_",
     "preflight_",
     "prune_",
     "reboot_",

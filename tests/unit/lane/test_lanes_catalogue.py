@@ -23,7 +23,7 @@ HEAD = """\
 Which lane to run, and what each one is. Made from `group_vars/` by `UPDATE_DOCS=1 pytest tests/unit/lane/test_lanes_catalogue.py`; change it there.
 Every number is its source's, with the method and date that the source gives; none was measured by this project. What a lane may
 say: [variables of a lane](lane-reference.md). How lanes, families and kits fit together: [concepts](concepts.md). What is known to go wrong, and
-is refused or warned of before a launch: [traps](traps.md).
+is refused or warned of before a launch: [traps](traps.md). What a lane leaves open, `playbooks/pin.yml` looks up: [pins](pin.md).
 
 ## Which one
 
@@ -36,7 +36,7 @@ GUIDE = [
         "2 Sparks",
         "a first lane that serves today: an image by digest, 262K",
         "flash_nvfp4_dflash2_tp2",
-        "fill in two revisions, and get a chat template and an overlay",
+        "get a chat template and an overlay; `playbooks/pin.yml` looks up the two commits",
     ),
     ("2 Sparks", "1M tokens of context", "flash_w4a16_dflash2_tp2_1m", "int4 experts; 1M of NVFP4 took two Sparks down"),
     (
@@ -57,7 +57,7 @@ GUIDE = [
         "flash_nvfp4_dflash2_tp4_1m",
         "superseded by weights that its source publishes nowhere; look at acceptance after each boot",
     ),
-    ("4 Sparks", "nothing cut to four bits", "flash_fp8_dflash2_tp4_393k", "ask the Hub for the image's digest"),
+    ("4 Sparks", "nothing cut to four bits", "flash_fp8_dflash2_tp4_393k", "`playbooks/pin.yml` looks up the image's digest"),
     ("4 Sparks", "the large model at 262K", "glm53_dcp4_nvfp4", "build the image; prefill of 400 tok/s"),
     ("4 Sparks", "the large model at 512K", "glm53_dcp4_nvfp4_512k", "one full window fits"),
     ("4 Sparks", "the large model without NVFP4 in the cache", "glm53_dcp4_fp8", "two thirds of the pool"),

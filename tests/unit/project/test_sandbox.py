@@ -478,6 +478,7 @@ def test_the_inventory_tells_what_the_lane_needs(tmp_path: Path) -> None:
     assert sparks["vars"]["fabric_transport"] == "socket"
     assert sparks["vars"]["fabric_cidr"] == "10.93.2.0/24"
     assert sparks["vars"]["sandbox_api_host"] == "10.93.1.11"
+    assert sparks["vars"]["engine_image_insecure_registries"] == ["10.93.1.1:5000"]
     lane = (ROOT / "group_vars/lane_sandbox_tiny.yml").read_text()
     for name in ("sandbox_image_repository", "sandbox_image_digest", "sandbox_model_revision", "sandbox_api_host"):
         assert name in sparks["vars"]

@@ -37,14 +37,14 @@ OTHERS = {
 API_SERVER = "vllm.entrypoints.openai.api_server"
 # What prepares or tidies up, and is done by sparklanes itself. Words of a command, the reason.
 DONE = (
-    (("docker", "pull"), "site.yml stages the image"),
+    (("docker", "pull"), "staging brings the image"),
     (("docker", "rm"), "a launch stops what runs, its logs kept"),
     (("docker", "stop"), "a launch stops what runs, its logs kept"),
     (("docker", "kill"), "a launch stops what runs, its logs kept"),
     (("docker", "logs"), "each launch keeps the logs of its ranks"),
     (("docker", "ps"), "playbooks/status.yml says what runs"),
-    (("hf", "download"), "site.yml stages the weights"),
-    (("huggingface-cli", "download"), "site.yml stages the weights"),
+    (("hf", "download"), "staging brings the weights"),
+    (("huggingface-cli", "download"), "staging brings the weights"),
     (("huggingface-cli", "login"), "hub_token belongs into the vault"),
     (("hf", "auth"), "hub_token belongs into the vault"),
     (("ray", "start"), "ranks find each other without ray"),

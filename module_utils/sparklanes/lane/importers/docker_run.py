@@ -38,7 +38,7 @@ OWN = {
     "--tty": "nobody types into a rank",
     "--rm": "the logs of a rank that ended are kept first",
     "--restart": "no rank comes back alone: playbooks/launch.yml and recover.yml start all of them",
-    "--pull": "site.yml stages the image, and a launch fetches nothing",
+    "--pull": "staging brings the image, and a launch fetches nothing",
     "--label": "labels name deployment, lane and rank",
     "--label-file": "labels name deployment, lane and rank",
     "--log-driver": "logs are bounded and kept",

@@ -215,7 +215,7 @@ class _Lane:
             self.args[name] = self.renamed[given[0]]
             launch.note(OURS, shown, "lane_engine_args", "it lies with the model")
         elif name == "--download-dir":
-            launch.note(DROPPED, shown, "lane_model.path", "site.yml stages the weights")
+            launch.note(DROPPED, shown, "lane_model.path", "staging brings the weights")
         elif name == "--distributed-executor-backend" and given == ["ray"]:
             launch.note(DROPPED, shown, "", "ranks find each other by --nnodes, without ray")
         elif _REPLICAS.fullmatch(name):

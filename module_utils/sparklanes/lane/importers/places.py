@@ -66,7 +66,7 @@ def _one(source: str, target: str, read_only: bool, lane: str, launch: Launch, m
         )
         launch.note(OPEN, shown, "", why)
     elif _HUB_CACHE.fullmatch(target):
-        launch.note(DROPPED, shown, "lane_model.path", "site.yml stages the weights and mounts their folder alone")
+        launch.note(DROPPED, shown, "lane_model.path", "staging brings the weights and mounts their folder alone")
     elif not read_only and _CACHE.fullmatch(target):
         folder = re.sub(r"[^\w.-]+", "-", target.strip("/")).strip("-.")
         made.mounts[target] = {"source": f"{CACHES}/{lane}/{folder}", "read_only": False, "create": True}

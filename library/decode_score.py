@@ -157,7 +157,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.decode.cases import CASES
 from ansible.module_utils.sparklanes.quality.decode.score import JOB, job, run
@@ -185,7 +185,7 @@ ASKING = ("base_url", "model", "source", "max_model_len", "max_num_seqs", "cases
 def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     params = module.params
     secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
-    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(
+    started = Jobs(ask_systemd, Path(params["jobs_dir"])).start(
         params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
     )
     did = f"Started job {params['job']}: answers of each case" if started else f"Attached to job {params['job']}"

@@ -111,6 +111,7 @@ import time
 from typing import Any, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.fabric import bandwidth
 from ansible.module_utils.sparklanes.host.listeners import parse_ss
@@ -142,7 +143,7 @@ class Bandwidth:
             if self.module.check_mode:
                 continue
             command = bandwidth.server_argv(program, test, self.size, self.iterations, self.module.params["seconds"])
-            rc, _, err = self.module.run_command(command)
+            rc, _, err = commands.run(command)
             if rc != 0:
                 self.stop()
                 self.fail(f"systemd-run failed for {test['hca']}: {err.strip()}")
@@ -154,13 +155,13 @@ class Bandwidth:
         wanted = {int(test["port"]) for test in self.tests}
         end = time.monotonic() + LISTEN_SECONDS
         while time.monotonic() < end:
-            _, text, _ = self.module.run_command(["ss", "-Hltn"])
+            _, text, _ = commands.run(["ss", "-Hltn"])
             missing = wanted - {listener.port for listener in parse_ss(text)}
             if not missing:
                 return
             time.sleep(0.2)
         unit = f"{bandwidth.UNIT}{min(missing)}"
-        _, said, _ = self.module.run_command(["journalctl", "--unit", unit, "--lines", "10", "--no-pager", "--output", "cat"])
+        _, said, _ = commands.run(["journalctl", "--unit", unit, "--lines", "10", "--no-pager", "--output", "cat"])
         self.stop()
         self.fail(f"ib_write_bw does not listen at port {min(missing)}: {bandwidth.complaint(said)}")
 
@@ -173,8 +174,8 @@ class Bandwidth:
             self.actions.append(f"Measure {', '.join(test['hca'] for test in group)} to {group[0]['peer']}")
             if self.module.check_mode:
                 continue
-            commands = [bandwidth.argv(program, test, self.size, self.iterations) for test in group]
-            results = bandwidth.run(commands, self.module.params["seconds"])
+            programs = [bandwidth.argv(program, test, self.size, self.iterations) for test in group]
+            results = bandwidth.run(programs, self.module.params["seconds"])
             for test, result in zip(group, results, strict=True):
                 told = {name: test[name] for name in ("port", "peer", "rail", "mode")}
                 found.append({**told, "gbps": result.gbps, "mtu": result.mtu, "error": result.error})
@@ -182,16 +183,16 @@ class Bandwidth:
 
     def units(self) -> list[str]:
         pattern = f"{bandwidth.UNIT}*.service"
-        _, text, _ = self.module.run_command(["systemctl", "list-units", "--all", "--plain", "--no-legend", pattern])
+        _, text, _ = commands.run(["systemctl", "list-units", "--all", "--plain", "--no-legend", pattern])
         return [line.split()[0] for line in text.splitlines() if line.startswith(bandwidth.UNIT)]
 
     def stop(self) -> None:
         left = self.units()
         self.actions += [f"End {unit}" for unit in left]
         if left and not self.module.check_mode:
-            self.module.run_command(["systemctl", "stop", *left])
+            commands.run(["systemctl", "stop", *left])
             # One that failed would stay listed; those that are gone by now are not missed.
-            self.module.run_command(["systemctl", "reset-failed", *left])
+            commands.run(["systemctl", "reset-failed", *left])
 
 
 def main() -> None:

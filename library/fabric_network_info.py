@@ -68,6 +68,7 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.systemd import parse_show
 from ansible.module_utils.sparklanes.fabric import netplan
 from ansible.module_utils.sparklanes.fabric import trial as fabric_trial
@@ -89,7 +90,7 @@ def main() -> None:
         if not is_live:
             path = root / recorded
             return path.read_text(encoding="utf-8") if path.exists() else ""
-        rc, out, err = module.run_command(["ip", "-j", *args])
+        rc, out, err = commands.run(["ip", "-j", *args])
         if rc != 0:
             module.fail_json(
                 msg=f"ip -j {' '.join(args)} failed on this Spark (exit {rc}): {err.strip()}. The package iproute2 brings it"
@@ -106,7 +107,7 @@ def main() -> None:
     ]
     timer: dict[str, str] = {}
     if is_live:
-        _, text, _ = module.run_command(
+        _, text, _ = commands.run(
             ["systemctl", "show", f"{fabric_trial.TIMER}.timer", "--property=ActiveState,NextElapseUSecMonotonic"]
         )
         timer = parse_show(text)

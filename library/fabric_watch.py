@@ -68,7 +68,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.fabric import watch
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 # Beside an engine that compiles on all cores a nice process would be late, which looks like a cut fabric.
@@ -87,7 +87,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    jobs, name = Jobs(module.run_command, Path(params["jobs_dir"])), watch.job(params["deployment"])
+    jobs, name = Jobs(ask_systemd, Path(params["jobs_dir"])), watch.job(params["deployment"])
     actions: list[str] = []
     try:
         if jobs.status(name).running:

@@ -96,7 +96,7 @@ from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
 from ansible.module_utils.sparklanes.gpu import health as gpu_health
 from ansible.module_utils.sparklanes.gpu import measure as gpu_measure
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 PINNED = re.compile(r"(?:[^\s@]+@)?sha256:[0-9a-f]{64}")
@@ -169,7 +169,7 @@ def main() -> None:
     problem = wrong(module)
     if problem:
         module.fail_json(msg=problem)
-    jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
+    jobs = Jobs(ask_systemd, Path(params["jobs_dir"]))
     docker = shutil.which("docker") is not None
     args = {name: params[name] for name in ("image", "image_ids", "python", "seconds", "folder")}
     try:

@@ -112,7 +112,7 @@ from ansible.module_utils.sparklanes.docker import registry as docker_registry
 from ansible.module_utils.sparklanes.docker.containers import DEED_SECONDS, Docker, DockerError
 from ansible.module_utils.sparklanes.docker.images import explain
 from ansible.module_utils.sparklanes.docker.store import ImageStore
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 
 OPTIONS: dict[str, Any] = {
@@ -136,7 +136,7 @@ class Registry:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.params = module.params
-        self.jobs = Jobs(module.run_command, Path(self.params["jobs_dir"]))
+        self.jobs = Jobs(ask_systemd, Path(self.params["jobs_dir"]))
         self.folder = Path(self.params["registry_dir"])
         self.docker = Docker(commands.run)
 
@@ -151,7 +151,7 @@ class Registry:
                 ["apt-get", "--quiet", "download", "docker-registry"],
                 ["sh", "-c", "dpkg -x docker-registry_*.deb ."],
             ):
-                rc, out, err = self.module.run_command(command, cwd=work)
+                rc, out, err = commands.run(command, seconds=DEED_SECONDS, cwd=work)
                 if rc != 0:
                     raise JobError(
                         f"{wanted} is not here, and the package docker-registry could not be had: {(err or out).strip()[-300:]}. Put the "
@@ -179,7 +179,7 @@ class Registry:
         write_atomically(self.folder / "openssl.cnf", docker_registry.openssl_config(self.folder, address))
         (self.folder / "index.txt").touch()
         for command in docker_registry.certificate_commands(self.folder, time.time()):
-            rc, out, err = self.module.run_command(command)
+            rc, out, err = commands.run(command)
             if rc != 0:
                 raise JobError(f"openssl could not make certificates: {(err or out).strip()[-300:]}")
         ca, certificate, key = (

@@ -101,7 +101,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError, Status
 
 REPLACED = "another run of job {job} was begun in its place, and removed what it left: how it ended is not known. Run the same command again"
@@ -148,7 +148,7 @@ def main() -> None:
     name = module.params["job"]
     if "/" in name or name.startswith("."):
         module.fail_json(msg=f"{name!r} is no job's name; it is a word such as stage")
-    jobs = Jobs(module.run_command, Path(module.params["jobs_dir"]))
+    jobs = Jobs(ask_systemd, Path(module.params["jobs_dir"]))
     limit = time.monotonic() + module.params["wait"]
     try:
         status = jobs.status(name)

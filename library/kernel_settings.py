@@ -127,6 +127,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import conf_files, sysctl
 from ansible.module_utils.sparklanes.host import logind as host_logind
 from ansible.module_utils.sparklanes.host.edits import HostEdits
@@ -358,9 +359,7 @@ class KernelSettings(HostEdits):
         before = self.logind_says()
         if before == "not running":
             return
-        rc, _, err = self.module.run_command(
-            ["systemctl", "kill", "--kill-who=main", "--signal=SIGHUP", "systemd-logind.service"]
-        )
+        rc, _, err = commands.run(["systemctl", "kill", "--kill-who=main", "--signal=SIGHUP", "systemd-logind.service"])
         if rc != 0:
             self.fail(f"systemd-logind could not be told to read its files again: {err.strip()}")
         for _ in range(20):
@@ -369,7 +368,7 @@ class KernelSettings(HostEdits):
             time.sleep(0.1)
 
     def logind_says(self) -> str:
-        says, error = remove_ipc(self.module.run_command)
+        says, error = remove_ipc(commands.run)
         if error:
             self.fail(f"systemd-logind runs and does not answer over D-Bus: {error}")
         return str(says)

@@ -104,7 +104,7 @@ from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.docker.containers import DockerError
 from ansible.module_utils.sparklanes.docker.store import ImageStore
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release.archive import JOB, archive_lane
 
@@ -136,7 +136,7 @@ def start(module: AnsibleModule) -> dict[str, Any]:
             "size_bytes": found.image.size_bytes,
         },
     }
-    jobs = Jobs(module.run_command, Path(params["jobs_dir"]))
+    jobs = Jobs(ask_systemd, Path(params["jobs_dir"]))
     began = jobs.start(JOB, archive_lane, args, writes=[parent])
     return {"changed": True, **began.told(), "actions": [action], "image": args["image"]}
 

@@ -136,7 +136,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights.chain.lend import JOB, RUNTIME, add_secret, answers, lend_models, where_lent
 from ansible.module_utils.sparklanes.weights.chain.offer import SCHEMA, user_of
@@ -229,7 +229,7 @@ def lend(module: AnsibleModule, jobs: Jobs) -> dict[str, Any]:
 def main() -> None:
     needed = [("state", "lent", ["address", "allow", "secret"])]
     module = AnsibleModule(OPTIONS, supports_check_mode=True, required_if=needed)
-    jobs = Jobs(module.run_command, Path(module.params["jobs_dir"]))
+    jobs = Jobs(ask_systemd, Path(module.params["jobs_dir"]))
     try:
         if module.params["state"] == "lent":
             result = lend(module, jobs)

@@ -298,7 +298,7 @@ from ansible.module_utils.sparklanes.common.disk import free_bytes
 from ansible.module_utils.sparklanes.common.secrets import secret_value
 from ansible.module_utils.sparklanes.common.sizes import GIB, MIB
 from ansible.module_utils.sparklanes.gpu import occupied
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.weights import hub_client, pip
 from ansible.module_utils.sparklanes.weights.folder import ModelStore, allocated, incoming_of
@@ -390,7 +390,7 @@ class Stage:
             if self.params[name] < 1:
                 raise StagingError(f"{name} is {self.params[name]}; at least 1 is needed")
         self.staged_dir = Path(self.params["staged_dir"])
-        self.jobs = Jobs(self.run, Path(self.params["jobs_dir"]))
+        self.jobs = Jobs(ask_systemd, Path(self.params["jobs_dir"]))
 
     def refuse_secrets(self) -> None:
         """What would put a secret where others read it: on a wire, in the job's file, in the words of a command."""
@@ -415,10 +415,6 @@ class Stage:
         odd = [name for name in self.params["hub_env"] if name not in SITE_VARIABLES]
         if odd:
             raise StagingError(f"hub_env has {', '.join(map(str, odd))}; expected one of {', '.join(sorted(SITE_VARIABLES))}")
-
-    def run(self, command: list[str]) -> tuple[int, str, str]:
-        code, output, error = self.module.run_command(command)
-        return code, output, error
 
     def limits(self) -> tuple[int, int]:
         """Bytes a second of all, and of reading what is there."""

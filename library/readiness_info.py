@@ -140,7 +140,6 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common import clock, commands
-from ansible.module_utils.sparklanes.common.commands import ask
 from ansible.module_utils.sparklanes.common.files import Unreadable
 from ansible.module_utils.sparklanes.docker import container_stack
 from ansible.module_utils.sparklanes.docker.containers import Container, Docker, DockerError, container_of_cgroup
@@ -158,7 +157,7 @@ from ansible.module_utils.sparklanes.release.store import Store, unreadable_lock
 
 
 def listener_facts(module: AnsibleModule, boxes: list[Container]) -> list[dict[str, Any]]:
-    rc, out, err = ask(module.run_command, ["ss", "-Hltnp"])
+    rc, out, err = commands.run(["ss", "-Hltnp"])
     if rc != 0:
         module.fail_json(msg=f"ss -Hltnp failed on this Spark (exit {rc}): {err.strip()}. The package iproute2 brings it")
     found = []
@@ -264,7 +263,7 @@ def probe_facts(module: AnsibleModule) -> list[dict[str, Any]] | None:
 
 def connect(module: AnsibleModule, end: dict[str, Any]) -> dict[str, Any]:
     """A rank that runs holds a connection to that port for all its life: then rank 0's running engine is not bothered."""
-    _, text, _ = ask(module.run_command, ["ss", "-Htn", "state", "established"])
+    _, text, _ = commands.run(["ss", "-Htn", "state", "established"])
     if fabric_reach.established(text, end["address"], end["port"]):
         return {"outcome": "established", "error": ""}
     found: dict[str, Any] = fabric_reach.connect(end["address"], end["port"], end["source"] or "", KNOCK_SECONDS)

@@ -148,6 +148,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.fabric.devices import read_node
 from ansible.module_utils.sparklanes.fabric.node import detect
 from ansible.module_utils.sparklanes.fabric.options import Options, read_options
@@ -166,7 +167,7 @@ def addresses(module: AnsibleModule, root: str) -> tuple[str | None, ...]:
     command = module.get_bin_path("ip")
     if not command:
         return (None,)
-    code, output, _error = module.run_command([command, "-d", "-j", "addr", "show"])
+    code, output, _error = commands.run([command, "-d", "-j", "addr", "show"])
     return (output if code == 0 else None,)
 
 
@@ -177,7 +178,7 @@ def rules(module: AnsibleModule, root: str) -> str | None:
         text: str | None = tree.text("ip_j_rule.json", limit=MAX_JSON)
         return text
     command = module.get_bin_path("ip")
-    code, output, _error = module.run_command([command, "-j", "rule", "show"]) if command else (1, "", "")
+    code, output, _error = commands.run([command, "-j", "rule", "show"]) if command else (1, "", "")
     return output if code == 0 else None
 
 

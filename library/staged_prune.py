@@ -88,7 +88,7 @@ from ansible.module_utils.sparklanes.common.ours import is_ours
 from ansible.module_utils.sparklanes.docker.containers import Docker, DockerError
 from ansible.module_utils.sparklanes.docker.registry import STORE, stale_certificates
 from ansible.module_utils.sparklanes.docker.store import ImageStore
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.release.prune import Item, Needed, unneeded
 from ansible.module_utils.sparklanes.release.store import Store, alone, unreadable_lock, unreadable_state, unreferenced
@@ -116,7 +116,7 @@ class Prune:
                     msg=f"deployment {store.deployment}: transaction {transaction.id} of {transaction.controller} is open (phase "
                     f"'{transaction.phase}'). Wait for it, or run playbooks/recover.yml; nothing was removed"
                 )
-        jobs = Jobs(self.module.run_command, self.root / "jobs")
+        jobs = Jobs(ask_systemd, self.root / "jobs")
         try:
             busy = [entry.name for entry in folders(jobs.root) if jobs.status(entry.name).running]
         except JobError as error:

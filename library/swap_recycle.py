@@ -50,6 +50,7 @@ actions:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu import occupied
 from ansible.module_utils.sparklanes.host.swap import parse_swaps
@@ -66,6 +67,10 @@ def swaps() -> dict[str, int]:
     """Files and devices that swap is on, with their priorities."""
     text = Path("/proc/swaps").read_text(encoding="utf-8", errors="surrogateescape")
     return {swap.path: swap.priority for swap in parse_swaps(text)}
+
+
+# 16 GiB come back from an NVMe in minutes. Swap that is not empty by then stays on.
+SWAPOFF_SECONDS = 1800.0
 
 
 def main() -> None:
@@ -88,7 +93,7 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, before=used, after=used, actions=actions)
     wanted = swaps()
-    failed, _, why = module.run_command(["swapoff", "--all"])
+    failed, _, why = commands.run(["swapoff", "--all"], seconds=SWAPOFF_SECONDS)
     # Whatever came of it: swap goes on again, by name. `swapon --all` knows /etc/fstab only.
     still = swaps()
     lost = []
@@ -96,7 +101,7 @@ def main() -> None:
         if place not in still:
             # A negative priority is the kernel's own choice, and can't be asked for.
             given = ["--priority", str(priority)] if priority >= 0 else []
-            off, _, error = module.run_command(["swapon", *given, place])
+            off, _, error = commands.run(["swapon", *given, place])
             if off:
                 lost.append(f"{place} ({error.strip()})")
     if lost:

@@ -204,7 +204,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.files import hash_file
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.runner import Jobs
+from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.records import Progress, Silent
 from ansible.module_utils.sparklanes.quality.teacher_forcing.score import JOB, job, run
@@ -243,7 +243,7 @@ def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     if params["corpus"]:
         # A path stays the same where the bank at it is another one, and who scores that is not to be attached to.
         args = {**args, "corpus_sha256": hash_file(Path(params["corpus"]))}
-    started = Jobs(module.run_command, Path(params["jobs_dir"])).start(
+    started = Jobs(ask_systemd, Path(params["jobs_dir"])).start(
         params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
     )
     did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running a program: one that may not be installed, may never end, may start others, may print without end or in another language.
 
-`AnsibleModule.run_command` has no time limit. What a hanging driver or daemon could hold for ever is asked by `run`.
+`AnsibleModule.run_command` has no time limit, and a hanging driver, disk or daemon holds it for ever. So nobody uses it: `run` stands for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ ENGLISH = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 def ask(run: Run, argv: Sequence[str], **options: Any) -> tuple[int, str, str]:
-    """Exit status, output and errors. `run` is `AnsibleModule.run_command`, which by itself would end the module for a program that is not there."""
+    """Exit status, output and errors. A `run` that raises for a program that is not there has said so."""
     try:
         return run(list(argv), handle_exceptions=False, **options)
     except OSError as error:
@@ -39,23 +40,25 @@ def ask(run: Run, argv: Sequence[str], **options: Any) -> tuple[int, str, str]:
 
 def run(
     argv: Sequence[str],
-    seconds: float | None = SECONDS,
+    seconds: float = SECONDS,
     environ_update: Mapping[str, str] | None = None,
     most_bytes: int = MOST_BYTES,
     limits: stall.Limits | None = None,
+    cwd: str | Path | None = None,
+    data: str = "",
     **_: Any,
 ) -> tuple[int, str, str]:
-    """Exit status, output and errors of a program; in the shape of `AnsibleModule.run_command`, so that either can stand for the other.
+    """Exit status, output and errors of a program; in the shape of `AnsibleModule.run_command`.
 
-    It runs in English, reads nothing, and ends within `seconds` (None: its own time) with all that it started: TIMED_OUT then, and
+    It runs in English, reads `data`, and ends within `seconds` with all that it started: TIMED_OUT then, and
     the errors say so. One that isn't there is NOT_FOUND. More than `most_bytes` of either text are read and thrown away.
     `limits` instead of `seconds`, for what may take hours: TIMED_OUT where it stands still.
     """
-    started = _start(argv, environ_update or {}, most_bytes)
+    started = _start(argv, environ_update or {}, most_bytes, cwd=cwd, data=data)
     if isinstance(started, tuple):
         return started
     if limits is None:
-        return started.end(seconds, f"within {seconds:g} s" if seconds else "in time")
+        return started.end(seconds, f"within {seconds:g} s")
     with stall.watched(started.process, limits) as watch:
         answer = started.end(None, "")
     return (TIMED_OUT, answer[1], f"{started.name} {watch.why}") if watch else answer
@@ -123,17 +126,29 @@ class _Started:
 
 
 def _start(
-    argv: Sequence[str], environ: Mapping[str, str], most_bytes: int, merged: bool = False
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    most_bytes: int,
+    merged: bool = False,
+    cwd: str | Path | None = None,
+    data: str = "",
 ) -> _Started | tuple[int, str, str]:
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-            env={**os.environ, **ENGLISH, **environ},
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as held:
+            stdin: IO[bytes] | int = subprocess.DEVNULL
+            if data:  # from a file without a name, so that nobody has to write while it reads
+                stdin = held.enter_context(tempfile.TemporaryFile())
+                stdin.write(data.encode())
+                stdin.seek(0)
+            process = subprocess.Popen(
+                list(argv),
+                stdin=stdin,
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                env={**os.environ, **ENGLISH, **environ},
+                start_new_session=True,
+            )
     except OSError as error:
         return NOT_FOUND, "", f"{argv[0]}: {error.strerror or error}"
     return _Started(Path(argv[0]).name, process, most_bytes)

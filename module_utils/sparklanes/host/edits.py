@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host.ledger import Ledger, LedgerError
 from ansible.module_utils.sparklanes.host.tree import Entry, Tree
+
+# A unit that starts or stops has 90 s of systemd, a swap file of gigabytes takes minutes.
+DEED_SECONDS = 900.0
 
 
 class HostEdits:
@@ -92,16 +96,15 @@ class HostEdits:
             self.ledger.forget("state", [f"{what} {name}" for name in self.did(what)])
 
     def ask(self, *argv: str) -> tuple[int, str, str]:
-        answer: tuple[int, str, str] = self.module.run_command(list(argv), errors="replace", expand_user_and_vars=False)
-        return answer
+        return commands.run(list(argv), seconds=DEED_SECONDS)
 
-    def must(self, *argv: str, hint: str = "", data: str | None = None) -> str:
+    def must(self, *argv: str, hint: str = "", data: str = "") -> str:
         """The output of a command that has to work."""
-        rc, out, err = self.module.run_command(list(argv), errors="replace", expand_user_and_vars=False, data=data)
+        rc, out, err = commands.run(list(argv), seconds=DEED_SECONDS, data=data)
         if rc != 0:
             said = (err or out).strip() or f"exit {rc}"
             self.fail(f"{' '.join(argv)} failed: {said}" + (f". {hint}" if hint else ""))
-        return str(out)
+        return out
 
     def finish(self, work: Callable[[], dict[str, Any]]) -> NoReturn:
         """Do the work and end the module with what was done, what waits, and what the work returned besides."""

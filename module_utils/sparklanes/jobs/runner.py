@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.common.clock import boot_id, clock
 from ansible.module_utils.sparklanes.common.disk import standing
 from ansible.module_utils.sparklanes.common.files import ASIDE, Unreadable, read_json, read_state, write_json
@@ -62,6 +63,8 @@ SYSTEMD = Path("/run/systemd/system")  # there while systemd is in charge
 PIPE_TIMEOUT = 30.0
 # systemd lets what a job left behind have 90 s, from the signal to the kill.
 ENDING_SECONDS = 95.0
+# Of one answer of systemd, whose stop waits as long.
+SYSTEMD_SECONDS = 120.0
 # A start waits for the end of the run before and hands over secrets, a stop waits for systemd: each is over by then.
 LOCK_SECONDS = 150.0
 
@@ -126,6 +129,11 @@ def confinement(writes: Iterable[str | Path]) -> dict[str, str]:
     outermost = [path for path in real if not any(path.startswith(f"{other}/") for other in real)]
     quoted = (path.replace("\\", "\\\\").replace('"', '\\"') for path in outermost)
     return {"ProtectSystem": "strict", "ReadWritePaths": " ".join(f'"{path}"' for path in quoted)}
+
+
+def ask_systemd(argv: list[str]) -> tuple[int, str, str]:
+    """What a systemd that runs answers; one that hangs holds nobody for ever."""
+    return commands.run(argv, seconds=SYSTEMD_SECONDS)
 
 
 class Jobs:

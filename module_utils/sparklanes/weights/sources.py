@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -47,6 +47,8 @@ from ansible.module_utils.sparklanes.weights.pace import Pace
 from ansible.module_utils.sparklanes.weights.tools import Source, Tool, own_folder, writes_at_most
 
 HTTP_TIMEOUT = 60.0
+# 15 wheels of 10 MiB together. pip has limits a request, and none for an index that trickles.
+INSTALL_SECONDS = 1800.0
 LISTS = ("manifest.json", sums.SUMS)
 
 
@@ -88,7 +90,7 @@ class HubSource(Source):
 
     def prepare(self, report: Reporter) -> None:
         report.phase(f"huggingface_hub {self.lock.version}")
-        hub_client.ensure(self.venv, self.lock, self.pip_args, self.run, sys.executable)
+        hub_client.ensure(self.venv, self.lock, self.pip_args, partial(self.run, seconds=INSTALL_SECONDS), sys.executable)
 
     def fetch(self, model: Model, name: str, content: Content, incoming: Path) -> Path:
         came = own_folder(name, incoming) / "file"

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -36,11 +35,17 @@ class Tool:
         self.running: set[subprocess.Popen[str]] = set()
 
     def __call__(
-        self, command: Sequence[str], env: Mapping[str, str], text: str = "", progress: Callable[[], int] | None = None
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        text: str = "",
+        progress: Callable[[], int | None] = lambda: None,
+        seconds: float = 0.0,
     ) -> tuple[int, str]:
         """(exit status, the last lines of its output).
 
-        `progress` tells how far the program is; where that stays the same it is ended (`common.stall`): HUNG, and its output says so.
+        `progress` tells how far the program is; where that stays the same it is ended (`common.stall`): HUNG, and its output says so. So it is
+        after `seconds` (0: a day).
         """
         with self.lock:
             if self.cancel.is_set():
@@ -56,9 +61,8 @@ class Tool:
                 errors="replace",
             )
             self.running.add(process)
-        hung = stall.Watch()
         try:
-            with stall.watched(process, stall.Limits(progress)) if progress else contextlib.nullcontext(hung) as hung:
+            with stall.watched(process, stall.Limits(progress, most=seconds)) as hung:
                 output = said(process, text, hung)
         finally:
             with self.lock:

@@ -96,3 +96,10 @@ def test_a_program_that_no_module_may_end_for() -> None:
         raise FileNotFoundError(2, "No such file or directory")
 
     assert commands.ask(run, ["nothing"]) == (127, "", "nothing: No such file or directory")
+
+
+def test_a_program_reads_what_it_is_given_where_it_is_wanted(tmp_path: Path) -> None:
+    assert commands.run(["cat"], data="ä\n" * 100_000)[:2] == (0, "ä\n" * 100_000)
+    assert commands.run(["cat"]) == (0, "", "")
+    assert commands.run(["sh", "-c", "pwd"], cwd=tmp_path)[1].strip() == str(tmp_path)
+    assert commands.run(["cat"], cwd=tmp_path / "none")[0] == commands.NOT_FOUND

@@ -160,7 +160,6 @@ class Played:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     made = Played()
-    monkeypatch.setattr(engine_image_info.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(commands, "run", made.run)
     monkeypatch.setattr(docker_probe, "HELP_BYTES", 0)
     return made

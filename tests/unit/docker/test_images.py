@@ -176,7 +176,6 @@ class PlayedDocker:
 def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlayedDocker:
     played = PlayedDocker()
     monkeypatch.setitem(engine_image_pull.OPTIONS["images_dir"], "default", str(tmp_path / "images"))
-    monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", played.run)
     monkeypatch.setattr(commands, "run", played.run)
     monkeypatch.setattr(engine_image_pull.shutil, "which", lambda _: "/usr/bin/docker")
     return played
@@ -229,7 +228,6 @@ def test_a_digest_the_registry_does_not_know_names_all_four(docker: PlayedDocker
 def test_no_digest_no_docker_call(
     docker: PlayedDocker, run_module: RunModule, digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_image_pull.AnsibleModule, "run_command", lambda *_, **__: pytest.fail("Docker was asked"))
     monkeypatch.setattr(commands, "run", lambda *_, **__: pytest.fail("Docker was asked"))
     result = run_module(engine_image_pull, {**ASK, "digest": digest})
     assert result["failed"]
@@ -375,7 +373,6 @@ def test_an_image_that_changed_on_its_way_is_refused(
 def test_a_registry_that_cannot_write_says_where(
     docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
-    monkeypatch.setattr(image_registry_module.AnsibleModule, "run_command", docker.run)
     monkeypatch.setattr(commands, "run", docker.run)
     docker.local["x"] = image()
     result = run_module(image_registry_module, {**options, "registry_dir": "/proc/x", "jobs_dir": "/proc/y"})
@@ -386,7 +383,6 @@ def test_a_registry_that_cannot_write_says_where(
 def test_a_registry_removes_no_folder_of_somebody_else(
     docker: PlayedDocker, run_module: RunModule, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(image_registry_module.AnsibleModule, "run_command", docker.run)
     monkeypatch.setattr(commands, "run", docker.run)
     docker.local["x"] = image()
     (tmp_path / "victim").mkdir()

@@ -61,7 +61,6 @@ class Spark(FakeSystemd):
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path)
-    monkeypatch.setattr(gpu_clock_unit.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
     monkeypatch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
     monkeypatch.setattr(gpu_clock_unit.gpu_facts, "report", made.report)
     monkeypatch.setattr(gpu_clock_unit, "EFFECT_SECONDS", 0.0)

@@ -10,7 +10,7 @@ Command = Callable[[list[str]], tuple[int, str, str]]
 
 
 class FakeSystemd:
-    """Answers `run_command`. `calls` are the verbs that change something; `started` and `stopped` are what the unit then does.
+    """Answers `commands.run`. `calls` are the verbs that change something; `started` and `stopped` are what the unit then does.
 
     As systemd 252: an enabled unit is told by the links on the disk only, and a new file is known without a reload, while another
     text of a known one is not.

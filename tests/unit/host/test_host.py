@@ -542,7 +542,6 @@ def test_a_neighbour_that_moved_a_proven_gid_is_seen_after_the_last_reboot() -> 
 
 
 def test_a_program_that_is_not_installed_is_untold_not_an_abort(monkeypatch: pytest.MonkeyPatch, run_module: RunModule) -> None:
-    """AnsibleModule.run_command ends the module for it, unless it is told otherwise."""
     monkeypatch.setenv("PATH", "/nonexistent")
     said = run_module(host_info, {})
     assert "failed" not in said, said

@@ -5,6 +5,7 @@ from typing import Any
 
 import kernel_settings
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import ledger, sysctl
 from conftest import RunModule
 from test_sysctl import OURS, lay
@@ -22,14 +23,14 @@ def logind(monkeypatch: pytest.MonkeyPatch, root: Path) -> dict[str, Any]:
     """A stand-in for systemctl and busctl: logind answers from the files it last read."""
     state: dict[str, Any] = {"running": True, "says": "true", "deaf": False}
 
-    def run_command(_self: Any, argv: list[str], **_: Any) -> tuple[int, str, str]:
+    def run(argv: list[str], **_: Any) -> tuple[int, str, str]:
         if argv[:2] == ["systemctl", "is-active"]:
             return (0 if state["running"] else 3), "", ""
         if argv[:2] == ["systemctl", "kill"] and not state["deaf"]:
             state["says"] = "false" if (root / kernel_settings.IPC_DROP_IN.lstrip("/")).exists() else "true"
         return 0, f"b {state['says']}\n", ""
 
-    monkeypatch.setattr(kernel_settings.AnsibleModule, "run_command", run_command)
+    monkeypatch.setattr(commands, "run", run)
     monkeypatch.setattr(kernel_settings.time, "sleep", lambda _: None)
     return state
 

@@ -69,7 +69,6 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path)
-    monkeypatch.setattr(survival_kit.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(commands, "run", made.run)
     monkeypatch.setattr(survival_kit.host_units, "gpu_containers", lambda _run: (made.gpu_containers, "systemd"))
     monkeypatch.setattr(survival_kit.host_units, "missing_links", lambda _dev: ["/dev/nvidia0"])

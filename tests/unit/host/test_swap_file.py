@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import swap_file
-from ansible.module_utils.sparklanes.common import disk
+from ansible.module_utils.sparklanes.common import commands, disk
 from ansible.module_utils.sparklanes.common.sizes import GIB
 from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from ansible.module_utils.sparklanes.host import survival, swap
@@ -41,7 +41,7 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     lay(tmp_path, {"/proc/swaps": "Filename Type Size Used Priority\n", "/etc/fstab": "UUID=1 / ext4 defaults 0 1"})
     made = Host(tmp_path)
-    monkeypatch.setattr(swap_file.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
+    monkeypatch.setattr(commands, "run", made.run)
     monkeypatch.setattr(swap_file.occupied, "look", lambda: Seen(unknown=made.holder))
     return made
 

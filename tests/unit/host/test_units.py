@@ -8,6 +8,7 @@ from typing import Any
 
 import platforms
 import pytest
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.host import own_unit
 from ansible.module_utils.sparklanes.host import units as host_units
 from ansible.module_utils.sparklanes.host.edits import HostEdits
@@ -19,8 +20,8 @@ TEXT = "[Service]\nExecStart=true\n[Install]\nWantedBy=multi-user.target\n"
 
 
 class Module:
-    def __init__(self, systemd: FakeSystemd, check_mode: bool = False) -> None:
-        self.run_command, self.check_mode = systemd.run, check_mode
+    def __init__(self, check_mode: bool = False) -> None:
+        self.check_mode = check_mode
         self.said = ""
 
     def fail_json(self, msg: str, **_: Any) -> None:
@@ -30,11 +31,13 @@ class Module:
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
     monkeypatch.setattr(own_unit, "reload_risk_here", lambda *_: "")
-    return FakeSystemd(tmp_path, NAME)
+    made = FakeSystemd(tmp_path, NAME)
+    monkeypatch.setattr(commands, "run", made.run)
+    return made
 
 
 def keeper(systemd: FakeSystemd, text: str = TEXT, check: bool = False, **more: Any) -> own_unit.OwnUnit:
-    return own_unit.OwnUnit(HostEdits(Module(systemd, check), systemd.root), NAME, text, **more)
+    return own_unit.OwnUnit(HostEdits(Module(check), systemd.root), NAME, text, **more)
 
 
 def converge(unit: own_unit.OwnUnit) -> list[str]:
@@ -119,9 +122,9 @@ def test_a_unit_that_started_and_does_not_do_its_work_fails(systemd: FakeSystemd
     assert unit.edits.module.said.startswith(f"{NAME} was started, but it does nothing\nThe journal")
 
 
-def test_a_machine_without_systemd_says_so(systemd: FakeSystemd) -> None:
+def test_a_machine_without_systemd_says_so(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = keeper(systemd)
-    unit.edits.module.run_command = lambda *_, **__: (1, "", "System has not been booted with systemd")
+    monkeypatch.setattr(commands, "run", lambda *_, **__: (1, "", "System has not been booted with systemd"))
     systemd.path.parent.mkdir(parents=True)
     systemd.path.write_text(TEXT)
     with pytest.raises(SystemExit):

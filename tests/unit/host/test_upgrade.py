@@ -74,7 +74,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
         unit.link.parent.mkdir(parents=True, exist_ok=True)
         unit.link.symlink_to(f"/etc/systemd/system/{unit.unit}")
     with monkeypatch.context() as patch:
-        patch.setattr(kernel_settings.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
         patch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
         patch.setattr(host_units, "gpu_containers", lambda _run: ([], "systemd"))
         patch.setattr(swap_file.occupied, "look", Seen)

@@ -319,7 +319,6 @@ class Systemd(FakeSystemd):
 @pytest.fixture
 def systemd(spark: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     made = Systemd(spark)
-    monkeypatch.setattr(page_cache_unit.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
     monkeypatch.setattr(commands, "run", lambda argv, **more: made.run(argv, **more))
     monkeypatch.setattr(page_cache_unit, "PROOF_SECONDS", 0.0)
     monkeypatch.setattr(host_units.shutil, "which", lambda _: "/usr/bin/docker")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import swap_recycle
+from ansible.module_utils.sparklanes.common import commands
 from ansible.module_utils.sparklanes.gpu.occupied import Seen
 from conftest import RunModule
 
@@ -18,7 +19,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A Spark's swap; `calls` are the commands that were run, `fails` those that fail."""
     state: dict[str, Any] = {"used": 3 * GIB, "available": 20 * GIB, "on": dict(FILES), "calls": [], "fails": (), "holder": ""}
 
-    def run(_: Any, args: list[str], **__: Any) -> tuple[int, str, str]:
+    def run(args: list[str], **_: Any) -> tuple[int, str, str]:
         state["calls"].append(" ".join(args))
         if args[0] in state["fails"]:
             return 1, "", f"{args[0]} failed: Cannot allocate memory"
@@ -32,7 +33,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(swap_recycle, "used_and_available", lambda: (state["used"], state["available"]))
     monkeypatch.setattr(swap_recycle.occupied, "look", lambda: Seen(unknown=state["holder"]))
     monkeypatch.setattr(swap_recycle, "swaps", lambda: dict(state["on"]))
-    monkeypatch.setattr(swap_recycle.AnsibleModule, "run_command", run)
+    monkeypatch.setattr(commands, "run", run)
     return state
 
 

@@ -256,7 +256,7 @@ def test_the_archive_is_the_same_each_time_and_holds_only_what_is_needed() -> No
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemd:
     made = FakeSystemd(tmp_path, boot_policy.UNIT)
-    monkeypatch.setattr(boot_policy.AnsibleModule, "run_command", lambda _, argv, **more: made.run(argv, **more))
+    monkeypatch.setattr(commands, "run", made.run)
     return made
 
 

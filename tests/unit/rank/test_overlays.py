@@ -144,7 +144,6 @@ class Spark:
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path / "spark/overlays")
-    monkeypatch.setattr(overlay_stage.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(commands, "run", made.run)
     return made
 

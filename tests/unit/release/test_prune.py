@@ -101,7 +101,6 @@ class Spark:
 @pytest.fixture
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spark:
     made = Spark(tmp_path)
-    monkeypatch.setattr(staged_prune.AnsibleModule, "run_command", made.run)
     monkeypatch.setattr(commands, "run", made.run)
     return made
 

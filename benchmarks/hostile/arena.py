@@ -34,12 +34,12 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 if str(ROOT / "library") not in sys.path:
     sys.path.append(str(ROOT / "library"))
 
-from ansible.module_utils.sparklanes.common import again  # noqa: E402
+from ansible.module_utils.sparklanes.common import again, stall  # noqa: E402
 from ansible.module_utils.sparklanes.common.clock import boot_id  # noqa: E402
 from ansible.module_utils.sparklanes.common.files import write_json  # noqa: E402
 from ansible.module_utils.sparklanes.docker import jit_cache as kernels  # noqa: E402
 from ansible.module_utils.sparklanes.jobs import reporter, runner  # noqa: E402
-from ansible.module_utils.sparklanes.weights import sources, steps, tools  # noqa: E402
+from ansible.module_utils.sparklanes.weights import sources, steps  # noqa: E402
 from ansible.module_utils.sparklanes.weights.chain import choice, offer, take  # noqa: E402
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
 
@@ -64,7 +64,7 @@ WAITS: Mapping[Any, Mapping[str, float]] = {
     sources: {"HTTP_TIMEOUT": 3.0},
     choice: {"SILENCE": 4.0, "PENALTY": 1.0, "STANDING": 8.0},
     take: {"LOOK_SELDOM": 0.5},
-    tools: {"STALL_SECONDS": 6.0, "LOOK_SECONDS": 0.5},
+    stall: {"SECONDS": 6.0, "LOOK_SECONDS": 0.5},
     reporter: {"BEAT": 0.5},
     kernels: {"MOST_FILES": 2000, "MOST_ENTRIES": 8000},
 }

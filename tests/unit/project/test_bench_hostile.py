@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.sparklanes.common import web
 from ansible.module_utils.sparklanes.docker import jit_cache as docker_jit_cache
 from ansible.module_utils.sparklanes.engine import lines
 from ansible.module_utils.sparklanes.release.store import Store
-from ansible.module_utils.sparklanes.weights import folder, hub, model, sources
+from ansible.module_utils.sparklanes.weights import folder, model, sources
 from ansible.module_utils.sparklanes.weights.chain import take
 from ansible.module_utils.sparklanes.weights.model import Content
 from conftest import ROOT
@@ -145,7 +146,7 @@ HOLES: list[tuple[str, str, str, Callable[[pytest.MonkeyPatch], None]]] = [
         "without_end",
         lambda patch: patch.setattr(take, "writes_at_most", lambda _, command: list(command)),
     ),
-    ("hub", "hub-list-sent-into-the-open", "wrong_bits", lambda patch: patch.setattr(hub, "in_the_open", lambda _: False)),
+    ("hub", "hub-list-sent-into-the-open", "wrong_bits", lambda patch: patch.setattr(web, "in_the_open", lambda _: False)),
     ("urls", "log-prompt-of-another-boot", "verdicts", any_line),
     ("names", "names-above-mirror", "touched", any_name),
     ("archives", "archive-absolute", "touched", lambda patch: patch.setattr(docker_jit_cache, "_name", lambda _, name: name)),

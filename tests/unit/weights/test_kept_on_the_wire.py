@@ -19,9 +19,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible.module_utils.sparklanes.common import stall
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
-from ansible.module_utils.sparklanes.weights import hub_client, steps, tools
+from ansible.module_utils.sparklanes.weights import hub_client, steps
 from ansible.module_utils.sparklanes.weights import stage as weights_stage
 from ansible.module_utils.sparklanes.weights.chain import choice
 from ansible.module_utils.sparklanes.weights.chain.offer import Offer, Work, seal, user_of
@@ -420,8 +421,8 @@ def test_one_that_takes_signs_of_life_and_gives_nothing_is_not_waited_for_withou
 ) -> None:
     """rsync counts what it sends as a sign that all is well, so --timeout never ended such a transfer."""
     for module, name, seconds in (
-        (tools, "STALL_SECONDS", 5.0),
-        (tools, "LOOK_SECONDS", 0.2),
+        (stall, "SECONDS", 5.0),
+        (stall, "LOOK_SECONDS", 0.2),
         (choice, "STANDING", 1.0),
         (choice, "PENALTY", 0.5),
     ):
@@ -442,4 +443,4 @@ def test_one_that_takes_signs_of_life_and_gives_nothing_is_not_waited_for_withou
     over.set()
     spark.kept()
     assert f"s0: has 0 of the 1 files that are lacking here, and never gave what it offers: s0 did not give {NAME}" in why
-    assert "it got nothing for 5 s and was ended" in why
+    assert "it stood still for 5 s and was ended" in why

@@ -77,6 +77,11 @@ def number(text: str | None) -> float | None:
         return None
 
 
+def grown(before: float | None, after: float | None, own: int) -> int | None:
+    """By how much a counter grew beyond our own share; None where it isn't there."""
+    return None if before is None or after is None else max(0, int(after - before) - own)
+
+
 @dataclass(frozen=True)
 class Spec:
     """Speculative decoding, as counters since boot."""

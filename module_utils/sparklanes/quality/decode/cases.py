@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 COLD, HIT, CONTINUED, CROWD, LONG, GREEDY = "cold", "hit", "continued", "crowd", "long", "greedy"
 CASES = (COLD, HIT, CONTINUED, CROWD, LONG, GREEDY)
@@ -54,40 +54,45 @@ class Plan:
     long_form: bool = False
     seed: int = 0
     only: Sequence[str] = ()  # these cases, with `cold` where one needs it; all, when empty
-    lacks: list[str] = field(default_factory=list, compare=False)
 
     def cases(self) -> list[Case]:
         """In the order in which they are asked for; hits come before anything is scored, or scoring could have written what they read."""
+        wanted = {*self.only, *([COLD] if {HIT, CONTINUED} & set(self.only) else [])} or set(CASES)
+        return [case for case in self._split()[0] if case.tokens >= 16 and case.name.partition("-")[0] in wanted]
+
+    @property
+    def lacks(self) -> list[str]:
+        """What this lane can't be asked, and why."""
+        return self._split()[1]
+
+    def _split(self) -> tuple[list[Case], list[str]]:
+        """The cases that there is room for, and the others by name."""
         room = self.window - self.shortest - 1
         if room < 32:
-            self.lacks.append(f"everything: three blocks of {self.block} tokens and an answer do not fit into {self.window}")
-            return []
+            return [], [f"everything: three blocks of {self.block} tokens and an answer do not fit into {self.window}"]
+        lacks: list[str] = []
         prompts = max(8, min(48, PROMPTS // max(self.shortest, LONGEST // 2)))
         made = [Case(COLD, prompts, min(room, -(-GENERATED // prompts)), 1.0, WIDTH)]
         if self.hits:
             made.append(Case(HIT, prompts, min(room, max(64, -(-GENERATED // prompts))), 1.0, WIDTH))
             made.append(Case(CONTINUED, 16, min(room - made[0].tokens - BETWEEN, -(-GENERATED // 16)), 1.0, WIDTH))
         else:
-            self.lacks.append("hit, continued: the engine keeps no prefix cache")
+            lacks.append("hit, continued: the engine keeps no prefix cache")
         if self.seqs > WIDTH:
             crowd = min(self.seqs, 64)
             made.append(Case(CROWD, crowd, min(room, max(32, -(-GENERATED // crowd))), 1.0, crowd))
         else:
-            self.lacks.append(f"crowd: the lane takes {self.seqs} at once, as many as the other cases have")
-        made += self.late(room)
-        made.append(Case(GREEDY, 8, min(room, 64), 0.0, WIDTH))
-        wanted = {*self.only, *([COLD] if {HIT, CONTINUED} & set(self.only) else [])} or set(CASES)
-        return [case for case in made if case.tokens >= 16 and case.name.partition("-")[0] in wanted]
-
-    def late(self, room: int) -> list[Case]:
-        if room < LATE + 128:
-            self.lacks.append(f"long: a window of {self.window} tokens leaves {room} for an answer, judged from {LATE} on")
-            return []
+            lacks.append(f"crowd: the lane takes {self.seqs} at once, as many as the other cases have")
+        if room >= LATE + 128:
+            made.append(Case(LONG, 2, min(room, 1300), 1.0, 2))
+        else:
+            lacks.append(f"long: a window of {self.window} tokens leaves {room} for an answer, judged from {LATE} on")
         if self.long_form and room >= 12_288:
-            return [Case(LONG, 2, 1300, 1.0, 2), Case(f"{LONG}-12k", 1, 12_288, 1.0, 1)]
-        if self.long_form:
-            self.lacks.append(f"long-12k: a window of {self.window} tokens leaves {room} for an answer")
-        return [Case(LONG, 2, min(room, 1300), 1.0, 2)]
+            made.append(Case(f"{LONG}-12k", 1, 12_288, 1.0, 1))
+        elif self.long_form and room >= LATE + 128:
+            lacks.append(f"long-12k: a window of {self.window} tokens leaves {room} for an answer")
+        made.append(Case(GREEDY, 8, min(room, 64), 0.0, WIDTH))
+        return made, lacks
 
     @property
     def shortest(self) -> int:

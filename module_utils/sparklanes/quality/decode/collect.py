@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.module_utils.sparklanes.engine.api import MALFORMED, Engine, EngineError, Model, parse_completion
-from ansible.module_utils.sparklanes.engine.metrics import engine_metrics
+from ansible.module_utils.sparklanes.engine.metrics import engine_metrics, grown
 from ansible.module_utils.sparklanes.quality.decode.cases import BETWEEN, CASES, COLD, CONTINUED, HIT, Case, Plan
 from ansible.module_utils.sparklanes.quality.records import Progress, Silent
 from ansible.module_utils.sparklanes.quality.texts import Texts
@@ -52,9 +52,9 @@ class Collector:
             since, after = after, engine_metrics(self.engine.metrics())
             # An answer says what came from a cache only where vLLM was started with --enable-prompt-tokens-details; the counter always does.
             read[case.name] = grown(since.cached_prompt_tokens, after.cached_prompt_tokens, 0)
-        with ThreadPoolExecutor(1) as one:
-            for answers in made.values():
-                list(one.map(self.score, answers))
+        for answers in made.values():
+            for answer in answers:
+                self.score(answer)
         last = engine_metrics(self.engine.metrics())
         own = sum(len(answer["ids"]) for answers in made.values() for answer in answers)
         return {
@@ -130,11 +130,6 @@ def rounded(value: Any) -> float | None:
     """A logprob as it is kept; None for what is none, NaN included."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return round(float(value), DECIMALS) if known else None
-
-
-def grown(before: float | None, after: float | None, own: int) -> int | None:
-    """By how much a counter grew beyond our own share; None where it isn't there."""
-    return None if before is None or after is None else max(0, int(after - before) - own)
 
 
 def parse(data: Any) -> dict[str, Any]:

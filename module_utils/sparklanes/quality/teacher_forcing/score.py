@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.module_utils.sparklanes.engine.api import NAN, Engine, EngineError, Model
-from ansible.module_utils.sparklanes.engine.metrics import EngineMetrics, engine_metrics
+from ansible.module_utils.sparklanes.engine.metrics import EngineMetrics, engine_metrics, grown
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.records import Progress, Silent, dump, load, pick_model
@@ -84,8 +84,8 @@ class Scorer:
             "boot_id": _boot_id(before),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             "seconds": round(self.clock() - began, 3),
-            "foreign_requests": _grown(before.requests_finished, after.requests_finished, len(documents)),
-            "cached_tokens": _grown(before.cached_prompt_tokens, after.cached_prompt_tokens, 0),
+            "foreign_requests": grown(before.requests_finished, after.requests_finished, len(documents)),
+            "cached_tokens": grown(before.cached_prompt_tokens, after.cached_prompt_tokens, 0),
             "docs": docs,
         }
 
@@ -146,11 +146,6 @@ class Scorer:
 def _boot_id(metrics: EngineMetrics) -> str:
     boot: float | None = metrics.boot_time
     return "unknown" if boot is None else f"{boot:.2f}"
-
-
-def _grown(before: float | None, after: float | None, own: int) -> int | None:
-    """By how much a counter grew beyond our own share; None where it isn't there."""
-    return None if before is None or after is None else max(0, int(after - before) - own)
 
 
 def summary(record: Mapping[str, Any], path: str, size: int) -> dict[str, Any]:

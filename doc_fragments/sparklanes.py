@@ -62,3 +62,12 @@ attributes:
     support: partial
     details: While the job runs, a second run attaches to it and starts nothing. Once it has ended, the work is done again.
 """
+
+    # It starts, follows or reads jobs of ours.
+    JOBS = r"""
+options:
+  jobs_dir:
+    description: Where jobs lie.
+    type: path
+    default: /var/lib/sparklanes/jobs
+"""

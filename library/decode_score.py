@@ -69,11 +69,7 @@ options:
     description: Name of that job.
     type: str
     default: decode
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.job]
+extends_documentation_fragment: [sparklanes, sparklanes.job, sparklanes.jobs]
 attributes:
   check_mode:
     details: >-
@@ -153,14 +149,13 @@ actions:
   returned: always
 """
 
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
 from ansible.module_utils.sparklanes.quality.decode.cases import CASES
 from ansible.module_utils.sparklanes.quality.decode.score import JOB, job, run
+from ansible.module_utils.sparklanes.quality.detached import start
 from ansible.module_utils.sparklanes.quality.records import Silent
 
 OPTIONS: dict[str, Any] = {
@@ -182,16 +177,6 @@ OPTIONS: dict[str, Any] = {
 ASKING = ("base_url", "model", "source", "max_model_len", "max_num_seqs", "cases", "long_form", "seed", "result_path", "timeout")
 
 
-def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
-    params = module.params
-    secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
-    started = Jobs(ask_systemd, Path(params["jobs_dir"])).start(
-        params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
-    )
-    did = f"Started job {params['job']}: answers of each case" if started else f"Attached to job {params['job']}"
-    module.exit_json(changed=bool(started), actions=[did], **started.told())
-
-
 def main() -> None:
     module = AnsibleModule(OPTIONS, supports_check_mode=True)
     params = module.params
@@ -203,7 +188,7 @@ def main() -> None:
         module.exit_json(changed=True, actions=[f"Would ask {params['base_url']} for the answers of each case, and score them"])
     try:
         if params["detach"]:
-            detached(module, args)
+            module.exit_json(**start(params, job, args, "answers of each case"))
         summary = run(args, params["api_key"], Silent())
     except (JobError, OSError, ValueError) as error:
         module.fail_json(msg=f"decode on {params['base_url']}: {error}")

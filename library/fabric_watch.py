@@ -32,11 +32,7 @@ options:
     description: How long the boot may take.
     type: int
     default: 3600
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.change]
+extends_documentation_fragment: [sparklanes, sparklanes.change, sparklanes.jobs]
 attributes:
   diff_mode:
     support: none

@@ -43,11 +43,7 @@ options:
     description: Where the history lies.
     type: path
     default: /var/lib/sparklanes/health
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.job]
+extends_documentation_fragment: [sparklanes, sparklanes.job, sparklanes.jobs]
 attributes:
   diff_mode:
     details: A load leaves figures and no state to compare. With O(verdict), RV(actions) says what is kept.

@@ -52,11 +52,7 @@ options:
       our mark is neither used nor removed.
     type: path
     default: /var/lib/sparklanes/registry
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.change]
+extends_documentation_fragment: [sparklanes, sparklanes.change, sparklanes.jobs]
 attributes:
   check_mode:
     details: Says what it would lend, where the image is here. Whether there is room shows only in a real run.

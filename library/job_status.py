@@ -28,11 +28,7 @@ options:
     description: Seconds to wait for its end before answering. Saves connections when polling.
     type: float
     default: 0
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.info]
+extends_documentation_fragment: [sparklanes, sparklanes.info, sparklanes.jobs]
 attributes:
   check_mode:
     details: Reads in check mode as it does otherwise; it waits up to O(wait) then too.

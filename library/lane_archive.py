@@ -57,11 +57,7 @@ options:
     description: Where manifests and markers lie.
     type: path
     default: /var/lib/sparklanes/staged
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.job]
+extends_documentation_fragment: [sparklanes, sparklanes.job, sparklanes.jobs]
 attributes:
   idempotent:
     details: >-

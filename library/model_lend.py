@@ -86,11 +86,7 @@ options:
     description: Where manifests and markers lie.
     type: path
     default: /var/lib/sparklanes/staged
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.change]
+extends_documentation_fragment: [sparklanes, sparklanes.change, sparklanes.jobs]
 attributes:
   check_mode:
     support: partial

@@ -204,15 +204,11 @@ options:
     description: Where manifests and markers lie.
     type: path
     default: /var/lib/sparklanes/staged
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
   venvs_dir:
     description: Where the client's virtual environment lies.
     type: path
     default: /var/lib/sparklanes/venvs
-extends_documentation_fragment: [sparklanes, sparklanes.change]
+extends_documentation_fragment: [sparklanes, sparklanes.change, sparklanes.jobs]
 attributes:
   check_mode:
     details: Returns the plan. Asks no network and starts nothing.

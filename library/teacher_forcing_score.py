@@ -96,11 +96,7 @@ options:
     description: Name of that job.
     type: str
     default: score
-  jobs_dir:
-    description: Where jobs lie.
-    type: path
-    default: /var/lib/sparklanes/jobs
-extends_documentation_fragment: [sparklanes, sparklanes.job]
+extends_documentation_fragment: [sparklanes, sparklanes.job, sparklanes.jobs]
 attributes:
   check_mode:
     details: >-
@@ -204,8 +200,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sparklanes.common.files import hash_file
 from ansible.module_utils.sparklanes.jobs.reporter import Reporter
-from ansible.module_utils.sparklanes.jobs.runner import Jobs, ask_systemd
 from ansible.module_utils.sparklanes.jobs.state import JobError
+from ansible.module_utils.sparklanes.quality.detached import start
 from ansible.module_utils.sparklanes.quality.records import Progress, Silent
 from ansible.module_utils.sparklanes.quality.teacher_forcing.score import JOB, job, run
 
@@ -239,15 +235,10 @@ SCORING = ("base_url", "model", "build_corpus", "runs", "engine", "result_path",
 
 def detached(module: AnsibleModule, args: dict[str, Any]) -> None:
     params = module.params
-    secrets = {"api_key": params["api_key"]} if params["api_key"] else {}
     if params["corpus"]:
         # A path stays the same where the bank at it is another one, and who scores that is not to be attached to.
         args = {**args, "corpus_sha256": hash_file(Path(params["corpus"]))}
-    started = Jobs(ask_systemd, Path(params["jobs_dir"])).start(
-        params["job"], job, args, secrets, writes=[Path(params["result_path"]).parent]
-    )
-    did = f"Started job {params['job']}: {args['runs']} passes over the corpus" if started else f"Attached to job {params['job']}"
-    module.exit_json(changed=bool(started), actions=[did], **started.told())
+    module.exit_json(**start(params, job, args, f"{args['runs']} passes over the corpus"))
 
 
 def here(module: AnsibleModule, args: dict[str, Any]) -> None:

@@ -26,7 +26,6 @@ Z = 2.576
 class Answer:
     """One generated answer. `decode`, `prefill`: a logprob for each token of it, in order; None where the engine gave none."""
 
-    case: str
     temperature: float
     prompt_tokens: int
     cached_tokens: int | None
@@ -34,6 +33,7 @@ class Answer:
     decode: Sequence[float | None]
     prefill: Sequence[float | None]
     top: Sequence[int | None]  # the id that decode found the most likely at each position
+    wanted: int = 0  # tokens that were asked for; 0: not told
 
     def finite(self) -> bool:
         return all(value is not None and math.isfinite(value) for value in (*self.decode, *self.prefill))

@@ -134,10 +134,11 @@ class Judge:
 
     def verdict(self) -> Verdict:
         lacks = [str(lack) for lack in self.record.get("lacks") or []]
-        answers = {name: [answer_of(name, one) for one in made] for name, made in self.record["cases"].items()}
+        answers = {name: [answer_of(one) for one in made] for name, made in self.record["cases"].items()}
         self.same_boot()
         if self.finite(answers):
             for name, made in answers.items():
+                self.whole(name, made)
                 if name == GREEDY:
                     self.greedy(made)
                 elif self.valid(name, made):
@@ -170,7 +171,7 @@ class Judge:
                 WARN, "DECODE.ALONE", "the engine does not count its tokens", "vllm:generation_tokens_total in /metrics", AGAIN
             )
         else:
-            self.say(PASS, "DECODE.ALONE", "nobody else asked")
+            self.say(PASS, "DECODE.ALONE", "no token was generated for anybody else meanwhile")
 
     def finite(self, answers: Mapping[str, Sequence[Answer]]) -> bool:
         bad = [f"{name}, request {at + 1}" for name, made in answers.items() for at, one in enumerate(made) if not one.finite()]
@@ -182,6 +183,13 @@ class Judge:
         elif answers:
             self.say(PASS, "DECODE.FINITE", "each token has both logprobs")
         return not bad
+
+    def whole(self, name: str, made: Sequence[Answer]) -> None:
+        """An answer that ends early has not been where its case looks: after 1,000 tokens, for one."""
+        early = [one for one in made if len(one.ids) < one.wanted]
+        if early:
+            found = f"{name}: {len(early)} of {len(made)} answers ended early, the first after {len(early[0].ids)} of {early[0].wanted} tokens"
+            self.unshown(id_of(name), found, "as many tokens as were asked for", "Read the engine's log, then ask again.")
 
     def valid(self, name: str, made: Sequence[Answer]) -> bool:
         """Whether the case is what it says: read from the cache, or not."""
@@ -247,24 +255,24 @@ class Judge:
     def requests(self, name: str, made: Sequence[Answer]) -> None:
         """One request of many that read something wrong: the case as a whole would hide it."""
         banked = self.banked(name, name)
-        alone = [known for one in made if (known := measure([one.part()]))]
-        middle = sorted(one.rms for one in alone)[len(alone) // 2] if alone else 0.0
+        alone = [(one, known.rms) for one in made if (known := measure([one.part()]))]
+        middle = sorted(rms for _, rms in alone)[len(alone) // 2] if alone else 0.0
         limit = self.limits.request * (
             banked.rms if banked else max(middle, self.limits.absolute(self.record, self.narrow, name) * 0.4)
         )
-        bad = [at for at, one in enumerate(alone) if one.rms > limit]
+        bad = [(one, rms) for one, rms in alone if rms > limit]
         if bad:
-            one = made[bad[0]]
+            one, rms = bad[0]
             found = (
                 f"{name}: {len(bad)} of {len(alone)} requests by themselves, the first of {one.prompt_tokens} tokens "
-                f"with rms {alone[bad[0]].rms:.3f} nat"
+                f"with rms {rms:.3f} nat"
             )
             self.say(FAIL, id_of(name), found, f"rms up to {limit:.3f} for each request", REMEDIES[name])
 
     def banked(self, name: str, label: str) -> Measure | None:
         made = ((self.bank or {}).get("cases") or {}).get(name) or []
         bounds = {part: (first, last) for part, first, last in parts(name, self.limits.first)}[label]
-        return measure([answer_of(name, one).part(*bounds) for one in made])
+        return measure([answer_of(one).part(*bounds) for one in made])
 
     def greedy(self, made: Sequence[Answer]) -> None:
         tokens, other = other_choice(made)
@@ -301,9 +309,8 @@ def parts(name: str, first: int) -> Iterator[tuple[str, int, int | None]]:
             yield f"{name}, first {first}", 0, first
 
 
-def answer_of(case: str, told: Mapping[str, Any]) -> Answer:
+def answer_of(told: Mapping[str, Any]) -> Answer:
     return Answer(
-        case=case,
         temperature=float(told["temperature"]),
         prompt_tokens=int(told["prompt_tokens"]) if "prompt_tokens" in told else len(told["prompt"]),
         cached_tokens=told.get("cached"),
@@ -311,6 +318,7 @@ def answer_of(case: str, told: Mapping[str, Any]) -> Answer:
         decode=told["decode"],
         prefill=told["prefill"],
         top=told["top"],
+        wanted=int(told.get("wanted") or 0),
     )
 
 

@@ -97,6 +97,8 @@ def answers(record: dict[str, Any], case: str, change: Any) -> dict[str, Any]:
         (lambda r: without(r, boots=["1", "2"]), "inconclusive", "started anew"),
         (lambda r: without(r, cases={}, lacks=["everything: no room"]), "inconclusive", "no room"),
         (lambda r: without(r, cases={}), "inconclusive", "no case was asked"),
+        (lambda r: answers(r, "long", lambda a: {"wanted": 1301}), "inconclusive", "long: 2 of 2 answers ended early"),
+        (lambda r: answers(r, "greedy", lambda a: {"wanted": 65}), "inconclusive", "the first after 64 of 65 tokens"),
         (lambda r: answers(r, "hit", lambda a: {"cached": 0}), "inconclusive", "0 of "),
         (lambda r: answers(r, "hit", lambda a: {"cached": None}), "inconclusive", "an unknown number of "),
         (lambda r: answers(r, "continued", lambda a: {"cached": 0}), "inconclusive", "continued: 0 of "),
@@ -127,6 +129,14 @@ def test_requests_of_others_are_said(lanes: dict[str, dict[str, Any]], foreign: 
     made = judge({**lanes["H-tp1"], "foreign_tokens": foreign})
     assert next(check.status for check in made.checks if check.id == "DECODE.ALONE") == status
     assert made.verdict == "pass"
+
+
+def test_a_request_is_named_though_one_before_it_said_nothing(lanes: dict[str, dict[str, Any]]) -> None:
+    record = without(lanes["F-hit"])
+    silent = {name: [] for name in ("ids", "decode", "prefill", "top")}
+    whole = next(check.found for check in judge(record).checks if "by themselves" in check.found)
+    record["cases"]["hit"].insert(0, {**record["cases"]["hit"][0], **silent})
+    assert whole in [check.found for check in judge(record).checks]
 
 
 def test_a_wrong_bank_does_not_excuse_what_no_healthy_lane_shows(lanes: dict[str, dict[str, Any]]) -> None:
@@ -161,7 +171,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Any) -> None:
 
 def answer(*pairs: tuple[float, float]) -> Answer:
     decode, prefill = zip(*pairs, strict=True)
-    return Answer("cold", 1.0, 64, 0, [0] * len(pairs), decode, prefill, [None] * len(pairs))
+    return Answer(1.0, 64, 0, [0] * len(pairs), decode, prefill, [None] * len(pairs))
 
 
 def test_noise_is_measured_in_units_of_doubt() -> None:
@@ -200,8 +210,8 @@ def test_any_logprobs_have_a_measure(pairs: list[tuple[float, float]]) -> None:
 
 
 def test_only_temperature_zero_tells_of_the_sampler() -> None:
-    lively = Answer("cold", 1.0, 64, 0, [1, 2], [-1.0, -1.0], [-1.0, -1.0], [3, 3])
-    dull = Answer("greedy", 0.0, 64, 0, [1, 2, 3], [-1.0] * 3, [-1.0] * 3, [1, 3, None])
+    lively = Answer(1.0, 64, 0, [1, 2], [-1.0, -1.0], [-1.0, -1.0], [3, 3])
+    dull = Answer(0.0, 64, 0, [1, 2, 3], [-1.0] * 3, [-1.0] * 3, [1, 3, None])
     assert other_choice([lively, dull]) == (2, 1)
 
 

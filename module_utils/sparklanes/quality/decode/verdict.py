@@ -56,7 +56,7 @@ AGAIN = "Ask again while nobody else does."
 class Limits:
     """`r`, without a bank: 1.7 times the largest of 32 healthy lanes with 16-bit weights and KV cache, and with 8-bit ones; `long` of it for
     late tokens, of which those lanes were surer. `fail`, `warn`: times
-    the bank's R. `request`: one request's rms, times the case's, at which the cache gave one of them something wrong. `rms` with `most`: no
+    the bank's R, which counts as `floor` at least: an engine that decodes to the last bit what it reads leaves nothing to be a multiple of. `request`: one request's rms, times the case's, at which the cache gave one of them something wrong. `rms` with `most`: no
     healthy lane is there, whatever its bank says."""
 
     r: float = 0.03
@@ -64,6 +64,7 @@ class Limits:
     long: float = 0.65
     fail: float = 1.6
     warn: float = 1.35
+    floor: float = 0.001
     request: float = 3.5
     rms: float = 0.06
     most: float = 1.0
@@ -234,8 +235,9 @@ class Judge:
 
     def ratio(self, name: str, label: str, seen: Measure, made: Sequence[Answer]) -> None:
         banked = self.banked(name, label)
-        limit = banked.r * self.limits.fail if banked else self.limits.absolute(self.record, self.narrow, name)
-        warn = banked.r * self.limits.warn if banked else limit
+        own = max(banked.r, self.limits.floor) if banked else 0.0
+        limit = own * self.limits.fail if banked else self.limits.absolute(self.record, self.narrow, name)
+        warn = own * self.limits.warn if banked else limit
         scatter = banked.scatter if banked and math.isfinite(banked.scatter) else 0.0
         found = f"{label}: R {seen.r:.4f}, k3 {seen.k3:.5f}, largest difference {seen.most:.2f} nat, {seen.tokens:,} tokens"
         if label == name:
@@ -258,7 +260,9 @@ class Judge:
         alone = [(one, known.rms) for one in made if (known := measure([one.part()]))]
         middle = sorted(rms for _, rms in alone)[len(alone) // 2] if alone else 0.0
         limit = self.limits.request * (
-            banked.rms if banked else max(middle, self.limits.absolute(self.record, self.narrow, name) * 0.4)
+            max(banked.rms, self.limits.floor)
+            if banked
+            else max(middle, self.limits.absolute(self.record, self.narrow, name) * 0.4)
         )
         bad = [(one, rms) for one, rms in alone if rms > limit]
         if bad:

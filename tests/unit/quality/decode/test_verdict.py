@@ -131,6 +131,24 @@ def test_requests_of_others_are_said(lanes: dict[str, dict[str, Any]], foreign: 
     assert made.verdict == "pass"
 
 
+def off(record: dict[str, Any], nat: float) -> dict[str, Any]:
+    """The same lane with an engine whose decode lies so far from its prefill at each token; 0: equal to the last bit."""
+    made = copy.deepcopy(record)
+    for case in made["cases"].values():
+        for answer in case:
+            answer["decode"] = [value + nat * (-1) ** at for at, value in enumerate(answer["prefill"])]
+    return made
+
+
+def test_a_bank_without_any_noise_judges_too(lanes: dict[str, dict[str, Any]]) -> None:
+    """As the CPU's engine in 32 bits gives it: there was nothing to divide by."""
+    exact = off(lanes["H-tp1"], 0.0)
+    assert judge(exact).verdict == "pass"
+    assert judge(exact, exact).verdict == "pass"
+    assert judge(off(exact, 0.0002), exact).verdict == "pass"
+    assert judge(lanes["H-tp1"], exact).verdict == "fail"
+
+
 def test_a_request_is_named_though_one_before_it_said_nothing(lanes: dict[str, dict[str, Any]]) -> None:
     record = without(lanes["F-hit"])
     silent = {name: [] for name in ("ids", "decode", "prefill", "top")}
